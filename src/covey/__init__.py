@@ -1,0 +1,13 @@
+"""Covey: group-relative reinforcement learning for language models.
+
+import covey
+
+run = covey.train_grpo(model="smollm2-135m", dataset="countdown", rewards=["format", "accuracy"], max_steps=100)
+print(run.model_dir)
+"""
+
+from covey.api import train_grpo, train_sft
+
+__all__ = ["__version__", "train_grpo", "train_sft"]
+
+__version__ = "0.1.0"
