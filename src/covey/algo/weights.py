@@ -1,0 +1,131 @@
+"""Every denominator of a loss, as one weight per token.
+
+The loss of an optimizer step is ``sum(weights * token_loss)`` over all its tokens, wherever they are computed. The
+weights come from the final mask over the *whole* batch of the step, before the first forward pass; so micro-batch size,
+accumulation, packing and number of ranks can not change the gradient.
+
+Each aggregation is one denominator per row: ``weight = mask / denominator[row]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covey.algo.segments import row_index, segment_sum
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationParams:
+    """Constants that some aggregations divide by."""
+
+    max_completion_length: int | None = None
+    """Tokens; the constant length L of dr_grpo."""
+    rows_per_micro_batch: int | None = None
+    """Rows; the nominal micro-batch of bnpo."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_completion_length", "rows_per_micro_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """What the whole batch of one optimizer step holds; each rank counts its own rows and the fields are summed."""
+
+    rows: int
+    trained_rows: int
+    """Rows with at least one token that the mask leaves in."""
+    trained_tokens: int
+    trained_micro_batches: int = 0
+    """Nominal micro-batches with at least one trained token; only bnpo reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTokens:
+    """The rows at hand: trained tokens of each row [R] float64, and of the nominal micro-batch it is in [R]."""
+
+    in_row: Tensor
+    in_micro_batch: Tensor
+
+
+def row_tokens(mask: Tensor, lens: Tensor, params: AggregationParams) -> RowTokens:
+    """Count trained tokens by row and by nominal micro-batch (the whole batch when none is given)."""
+    in_row = segment_sum(mask.to(torch.float64), row_index(lens), lens.numel())
+    micro = torch.arange(lens.numel(), device=lens.device) // (params.rows_per_micro_batch or max(lens.numel(), 1))
+    return RowTokens(in_row, segment_sum(in_row, micro, lens.numel())[micro])
+
+
+def count_batch(mask: Tensor, lens: Tensor, params: AggregationParams) -> BatchCounts:
+    """Counts of one rank's rows: ``mask`` [N] of 0 and 1, ``lens`` [R] tokens per row."""
+    tokens = row_tokens(mask, lens, params)
+    size = params.rows_per_micro_batch or max(lens.numel(), 1)
+    return BatchCounts(
+        rows=lens.numel(),
+        trained_rows=int((tokens.in_row > 0).sum()),
+        trained_tokens=int(tokens.in_row.sum()),
+        trained_micro_batches=int((tokens.in_micro_batch[::size] > 0).sum()),
+    )
+
+
+def grpo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Mean over rows of the mean over their tokens (arXiv 2402.03300): short rows weigh more per token."""
+    return counts.trained_rows * tokens.in_row
+
+
+def dapo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Mean over all tokens of the batch (arXiv 2503.14476): long rows weigh more."""
+    return torch.full_like(tokens.in_row, counts.trained_tokens)
+
+
+def dr_grpo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Rows times a constant length (arXiv 2503.20783).
+
+    The point of Dr. GRPO is a denominator that no sampled length can move, so fully masked rows still count as rows.
+    """
+    if params.max_completion_length is None:
+        raise ValueError("aggregation 'dr_grpo' divides by max_completion_length, which is not set")
+    return torch.full_like(tokens.in_row, counts.rows * params.max_completion_length)
+
+
+def bnpo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Mean over micro-batches of their own token mean: what TRL and ms-swift call ``bnpo``.
+
+    By definition it depends on the micro-batch. Here that is a nominal one: consecutive runs of
+    ``rows_per_micro_batch`` rows of a rank, so that the weights are still fixed beforehand and how the rows are really
+    computed is free. Micro-batches without a trained token leave the mean.
+    """
+    if params.rows_per_micro_batch is None:
+        raise ValueError("aggregation 'bnpo' is a mean inside micro-batches, but rows_per_micro_batch is not set")
+    return counts.trained_micro_batches * tokens.in_micro_batch
+
+
+AGGREGATIONS: dict[str, Callable[[RowTokens, BatchCounts, AggregationParams], Tensor]] = {
+    "grpo": grpo_denominator,
+    "dapo": dapo_denominator,
+    "dr_grpo": dr_grpo_denominator,
+    "bnpo": bnpo_denominator,
+}
+
+
+def aggregation_weights(
+    mask: Tensor, lens: Tensor, aggregation: str, params: AggregationParams, counts: BatchCounts | None = None
+) -> Tensor:
+    """Weights [N] (dtype of ``mask``) of the rows at hand, from the final ``mask`` [N] of 0 and 1 and ``lens`` [R].
+
+    ``counts``: of the whole step when these rows are only one rank's share (sum of every rank's :func:`count_batch`);
+    None when they are all. Fully masked rows leave numerator and denominator alike (dr_grpo: see there); when nothing
+    is left all weights are 0, so the loss is exactly 0 with zero gradients. Raises ValueError on an unknown name or a
+    missing constant.
+    """
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"unknown aggregation {aggregation!r}; known: {', '.join(AGGREGATIONS)}")
+    counts = counts or count_batch(mask, lens, params)
+    # A denominator of 0 only occurs where nothing is trained: 0 / 0 there, which the fill makes 0.
+    denominator = AGGREGATIONS[aggregation](row_tokens(mask, lens, params), counts, params)[row_index(lens)]
+    return (mask / denominator).masked_fill(mask == 0, 0.0).to(mask.dtype)
