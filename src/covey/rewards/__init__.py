@@ -1,0 +1,95 @@
+"""Rewards: named functions, their weights, and the validated way they are called.
+
+A reward is one of (recognised by its parameter names, see ``functions.as_reward``):
+
+* ``reward(prompt: Prompt, completion: Completion) -> float | None``, called once per completion;
+* ``reward(prompts, completions, **columns) -> list`` as TRL has it, called once per batch; prompts and completions are
+  always lists of plain strings, whatever the form of the prompt;
+* a class with ``__call__(self, completions, **columns) -> list`` as ms-swift has it, made without arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from covey.errors import UserError
+from covey.rewards.functions import RewardError, RewardFunction, as_reward, distinct_names, own_name
+from covey.rewards.plugin import import_dotted, unknown_reward
+from covey.rewards.runner import RewardSet, RewardStats, ScoredBatch
+from covey.tasks.base import Task
+
+__all__ = [
+    "DEFAULT_WEIGHTS",
+    "REWARDS",
+    "RewardError",
+    "RewardFunction",
+    "RewardSet",
+    "RewardStats",
+    "ScoredBatch",
+    "build_reward_set",
+]
+
+REWARDS: dict[str, str] = {
+    "accuracy": "covey.rewards.accuracy:build",
+    "format": "covey.rewards.format:build",
+}
+"""Reward name -> "module:function"; the function takes the task (or None) and returns a per-completion reward."""
+
+DEFAULT_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
+"""Weights when exactly these two are named and none are given; every other set of rewards gets 1.0 each."""
+
+
+def build_reward_set(
+    rewards: Sequence[str | Callable[..., Any]],
+    *,
+    task: Task | None = None,
+    weights: Sequence[float] | None = None,
+    plugins: Mapping[str, Callable[..., Any]] | None = None,
+) -> RewardSet:
+    """Make the rewards of a run.
+
+    A string is a name of REWARDS, a name of ``plugins`` (from ``load_plugin``) or a dotted path importable from the
+    current folder; anything else is used as the function itself. UserError on an unknown name, a function of neither
+    form, or a wrong number of weights.
+    """
+    if not rewards:
+        raise UserError("no reward given; name at least one, for example: format accuracy.")
+    functions = [_resolve(item, task, plugins or {}) for item in rewards]
+    wanted = [item.rpartition(".")[2] if isinstance(item, str) else own_name(item) for item in rewards]
+    named = [as_reward(name, function) for name, function in zip(distinct_names(wanted), functions, strict=True)]
+    return RewardSet(tuple(named), _weights([item if isinstance(item, str) else "" for item in rewards], weights))
+
+
+def _weights(names: Sequence[str], weights: Sequence[float] | None) -> tuple[float, ...]:
+    if weights is None:
+        if sorted(names) == sorted(DEFAULT_WEIGHTS):
+            return tuple(DEFAULT_WEIGHTS[name] for name in names)
+        return (1.0,) * len(names)
+    if len(weights) != len(names):
+        raise UserError(
+            f"{len(weights)} reward weights for {len(names)} rewards; give one weight per reward, in order."
+        )
+    for weight in weights:
+        if not math.isfinite(weight):
+            raise UserError(f"reward weight {weight} is not a finite number.")
+    return tuple(float(weight) for weight in weights)
+
+
+def _resolve(
+    item: str | Callable[..., Any], task: Task | None, plugins: Mapping[str, Callable[..., Any]]
+) -> Callable[..., Any]:
+    if not isinstance(item, str):
+        return item
+    if item in plugins and item in REWARDS:
+        raise UserError(f"reward {item!r} is built in and also defined by a plugin; rename the one in the plugin.")
+    if item in plugins:
+        return plugins[item]
+    if item in REWARDS:
+        module, _, attribute = REWARDS[item].partition(":")
+        return cast(Callable[..., Any], getattr(importlib.import_module(module), attribute)(task))
+    if "." in item:
+        return import_dotted(item)
+    raise unknown_reward(item, [*REWARDS, *plugins])

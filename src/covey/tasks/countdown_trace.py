@@ -1,0 +1,61 @@
+"""Worked solutions for the warm start: a systematic search that a small model can carry out.
+
+One line per first operation on a pair: its value, the number that is left, then the second operations that can still
+reach the target: upwards (+ *) while the value is below the target, downwards (- /) while it is above. The left-over
+number is written out because a small model adds two numbers that stand side by side far more reliably than one of them
+with a number it has to work out (measured: benchmarks/countdown). Example, 57 from 8, 11, 3::
+
+    <think>8+11=19 3 +22 *57!</think>
+    <answer>(8+11)*3</answer>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+PRODUCT_CAP = 99
+
+
+def _first_operations(a: int, b: int) -> Iterator[tuple[str, int]]:
+    high, low = max(a, b), min(a, b)
+    yield f"{a}+{b}", a + b
+    if high > low:
+        yield f"{high}-{low}", high - low
+    yield f"{a}*{b}", a * b
+    if low > 1 and high % low == 0:
+        yield f"{high}/{low}", high // low
+
+
+def _second_operations(value: int, rest: int, target: int) -> Iterator[tuple[str, int]]:
+    if value <= target:
+        yield "+", value + rest
+        if value * rest <= PRODUCT_CAP:
+            yield "*", value * rest
+    if value >= target:
+        yield "-", value - rest
+        if value % rest == 0:
+            yield "/", value // rest
+
+
+def search_lines(nums: Sequence[int], target: int) -> tuple[list[str], str | None]:
+    """The lines of the search over three numbers up to the first hit, and the solving expression (None: no hit)."""
+    lines: list[str] = []
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        rest = nums[3 - first - second]
+        for expression, value in _first_operations(nums[first], nums[second]):
+            line = f"{expression}={value} {rest}"
+            for operator, result in _second_operations(value, rest, target):
+                line += f" {operator}{result}"
+                if result == target:
+                    bracketed = f"({expression})" if operator in "*/" else expression
+                    return [*lines, line + "!"], f"{bracketed}{operator}{rest}"
+            lines.append(line)
+    return lines, None
+
+
+def worked_solution(nums: Sequence[int], target: int) -> str | None:
+    """The completion a warm start learns from, or None if the search does not reach the target."""
+    lines, expression = search_lines(nums, target)
+    if expression is None:
+        return None
+    return "<think>" + "\n".join(lines) + f"</think>\n<answer>{expression}</answer>"
