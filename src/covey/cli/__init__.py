@@ -1,0 +1,1 @@
+"""The command line. Importing it, parsing and ``--help`` need neither torch nor transformers."""

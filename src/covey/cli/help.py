@@ -1,0 +1,73 @@
+"""Help texts, written from the flag table."""
+
+from __future__ import annotations
+
+import textwrap
+
+from covey import __version__
+from covey.cli.flags import COMMANDS, LATER_COMMANDS, NotInSwift, flag
+from covey.config.base import Composition, default_values, option_type, options, section_types
+from covey.config.values import show, type_name
+
+SUMMARIES: dict[str, str] = {
+    "rlhf": "train with group-relative reinforcement learning (--rlhf_type grpo)",
+    "sft": "supervised fine-tuning, e.g. the warm start before rlhf",
+    "recipe": "run a recipe: covey recipe recipes/countdown-smollm2.yaml",
+    "eval": "accuracy, format and rewards on held-out prompts",
+    "sample": "completions of given prompts",
+    "chat": "talk to a model",
+    "score": "rewards of given completions, without a model",
+    "models": "models list; models fetch NAME",
+}
+
+EXAMPLES: dict[str, str] = {
+    "rlhf": "covey rlhf --rlhf_type grpo --model smollm2-135m --dataset countdown --reward_funcs format accuracy",
+    "sft": "covey sft --model smollm2-135m --dataset countdown --learning_rate 3e-4",
+    "recipe": "covey recipe recipes/countdown-smollm2.yaml --seed 1",
+    "eval": "covey eval --model runs/my_run/final --dataset countdown --json",
+    "sample": 'covey sample --model runs/my_run/final --prompt "24 from 4, 6, 2" --num_samples 4',
+    "chat": "covey chat --model runs/my_run/final",
+    "score": "covey score --task countdown --file rows.jsonl",
+}
+
+
+def main_help() -> str:
+    """``covey --help``."""
+    commands = "\n".join(f"  {name:8} {summary}" for name, summary in SUMMARIES.items())
+    later = ", ".join(f"{name} ({part.split(' (')[0]})" for name, part in LATER_COMMANDS.items())
+    return (
+        f"covey {__version__}: group-relative reinforcement learning for language models\n\n"
+        f"usage: covey COMMAND [--flag value ...]\n\n{commands}\n\n"
+        f"covey COMMAND --help lists the flags of a command; covey --version prints the version.\n"
+        f"Not in this version: {later}.\n"
+    )
+
+
+def command_help(command: str) -> str:
+    """``covey COMMAND --help``."""
+    if command == "models":
+        return "usage: covey models list\n       covey models fetch NAME   (prints the folder as its last line)\n"
+    composition = COMMANDS[command]
+    lines = [f"covey {command}: {SUMMARIES[command]}", "", f"example: {EXAMPLES[command]}", ""]
+    lines += ["Lists are separated by spaces, booleans are true or false, --config file.yaml holds the same names", ""]
+    if command == "rlhf":
+        lines += ["  --rlhf_type grpo", "      the algorithm; required", ""]
+    for section in section_types(composition):
+        keys = [key for key, (owner, _) in options(composition).items() if owner == section]
+        lines += [f"{section}:", *(line for key in keys for line in _flag_lines(composition, key)), ""]
+    return "\n".join(lines)
+
+
+def _flag_lines(composition: type[Composition], key: str) -> list[str]:
+    line = flag(key)
+    default = default_values(composition)[key]
+    facts = [line.unit] if line.unit else []
+    if default not in (None, "", []):
+        facts.append(f"default {show(default)}")
+        if not isinstance(line.swift, NotInSwift) and line.swift is not None and line.swift != default:
+            facts.append(f"ms-swift {show(line.swift)}")
+    text = line.help + (f" [{', '.join(facts)}]" if facts else "")
+    return [
+        f"  --{key} {type_name(option_type(composition, key))}",
+        *textwrap.wrap(text, width=110, initial_indent="      ", subsequent_indent="      "),
+    ]

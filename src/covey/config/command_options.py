@@ -1,0 +1,64 @@
+"""Options of the commands that do not train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from covey.config.base import Section
+from covey.config.values import require
+
+
+@dataclass(frozen=True)
+class EvalRunOptions(Section):
+    """``covey eval``: how many prompts and samples, and the form of the result."""
+
+    eval_num_prompts: int = 500
+    eval_num_samples: int = 1
+    seed: int = 42
+    output_dir: str | None = None
+    json: bool = False
+
+    def check(self) -> None:
+        require(self.eval_num_prompts >= 1, "eval_num_prompts", self.eval_num_prompts, "at least 1")
+        require(self.eval_num_samples >= 1, "eval_num_samples", self.eval_num_samples, "at least 1")
+        require(self.seed >= 0, "seed", self.seed, "0 or above")
+
+
+@dataclass(frozen=True)
+class ChatOptions(Section):
+    """``covey chat``."""
+
+    system: str | None = None
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class SampleOptions(Section):
+    """``covey sample``: completions of given prompts."""
+
+    prompt: tuple[str, ...] = ()
+    num_samples: int = 1
+    system: str | None = None
+    seed: int = 42
+
+    def check(self) -> None:
+        require(self.num_samples >= 1, "num_samples", self.num_samples, "at least 1")
+
+
+@dataclass(frozen=True)
+class ScoreOptions(Section):
+    """``covey score``: rewards of given completions, without a model."""
+
+    task: Literal["countdown"] = "countdown"
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class RecipeOptions(Section):
+    """``covey recipe``: what the command line may change about a recipe; None keeps what the recipe says."""
+
+    output_dir: str | None = None
+    seed: int | None = None
+    resume_from_checkpoint: str | None = None
+    dry_run: bool = False

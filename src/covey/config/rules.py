@@ -1,0 +1,79 @@
+"""When an option is read. An option that nothing would read is refused, naming what would read it (known fault 36)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covey.errors import UserError
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReadWhen:
+    """``options`` are read only when ``condition`` holds for the resolved values of the command."""
+
+    options: tuple[str, ...]
+    condition: Callable[[Values], bool]
+    otherwise: str
+
+
+def uses_countdown_generator(values: Values) -> bool:
+    """True when train or held-out prompts come from the puzzle generator."""
+    return values.get("dataset") == "countdown" or values.get("val_dataset") == "countdown"
+
+
+RULES = (
+    ReadWhen(
+        ("kl_estimator",),
+        lambda v: v["beta"] > 0,
+        "is read only with --beta above 0: with --beta 0 there is no KL term and no reference model",
+    ),
+    ReadWhen(("num_train_epochs",), lambda v: v["max_steps"] == -1, "is not read when --max_steps is given: drop one"),
+    ReadWhen(
+        ("data_seed",),
+        lambda v: v["dataset_shuffle"] or uses_countdown_generator(v),
+        "is not read with --dataset_shuffle false: the rows keep their order",
+    ),
+    ReadWhen(
+        ("val_dataset", "eval_num_prompts", "eval_num_samples"),
+        lambda v: "eval_steps" not in v or v["eval_steps"] > 0,
+        "is read only when training evaluates: add --eval_steps N",
+    ),
+    ReadWhen(("save_total_limit",), lambda v: v["save_steps"] > 0, "is not read with --save_steps 0"),
+    ReadWhen(
+        (
+            "countdown_num_numbers",
+            "countdown_number_range",
+            "countdown_target_range",
+            "countdown_operators",
+            "countdown_require_integer_steps",
+        ),
+        uses_countdown_generator,
+        "is read by the puzzle generator: use --dataset countdown",
+    ),
+    ReadWhen(
+        ("countdown_num_puzzles",),
+        lambda v: v["dataset"] == "countdown",
+        "is read by the puzzle generator: use --dataset countdown",
+    ),
+)
+
+
+def refuse_unread(values: Values, given: Iterable[str]) -> None:
+    """UserError for the first of the ``given`` options that nothing would read; ``values`` are all resolved options."""
+    for option in given:
+        rule = _unmet_rule(values, option)
+        if rule is not None:
+            raise UserError(f"--{option} {rule.otherwise}")
+
+
+def is_read(values: Values, option: str) -> bool:
+    """Whether anything reads ``option`` under the resolved ``values``."""
+    return _unmet_rule(values, option) is None
+
+
+def _unmet_rule(values: Values, option: str) -> ReadWhen | None:
+    return next((rule for rule in RULES if option in rule.options and not rule.condition(values)), None)

@@ -1,0 +1,1 @@
+"""What a run will do, computed before anything is loaded: numbers only, no torch."""
