@@ -1,0 +1,1 @@
+"""Training backends: one gradient contract (see base.py), one file each."""

@@ -1,0 +1,51 @@
+"""What the trainer and the rollout engine need of a policy model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from covey.tensors import TokenBatch
+
+
+class DecodeState(Protocol):
+    """The running key/value caches of a set of sequences being sampled."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed one token per row [B]; returns float32 logits [B, V] of the next one."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop every row but these (ascending indices [B'])."""
+        ...
+
+
+class PolicyModel(Protocol):
+    """A causal language model behind which the fast decoder and any other HF model look the same."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    def completion_logprobs(
+        self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """log pi(token | prefix) at ``temperature``, [N] float32, and the detached entropy [N] if asked for."""
+        ...
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], samples_per_prompt: Sequence[int], max_new_tokens: int
+    ) -> tuple[Tensor, DecodeState]:
+        """Run each prompt once; float32 logits [B, V] of every sample's first new token, rows ordered by prompt."""
+        ...
+
+    def hf_state(self) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face parameter name, tensor view) of every weight; tied copies once."""
+        ...
+
+
+def group_index(samples_per_prompt: Sequence[int]) -> Tensor:
+    """[B] int64: the prompt of every row when prompt k has ``samples_per_prompt[k]`` rows."""
+    return torch.repeat_interleave(torch.arange(len(samples_per_prompt)), torch.tensor(samples_per_prompt))

@@ -1,0 +1,79 @@
+"""log-probabilities of given tokens from final states, the vocabulary projection done in chunks.
+
+Neither the logits nor their gradient ever exist for more than ``chunk_size`` tokens; the weight gradient is summed in
+float32. The backward pass recomputes the logits of a chunk (one extra product, about 7% of a training step).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _chunk_logits(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    return (states @ weight.t()).float().div_(temperature)
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_size: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = len(ids)
+        logp = torch.empty(count, dtype=torch.float32, device=states.device)
+        normaliser = torch.empty_like(logp)
+        entropy = torch.zeros_like(logp)
+        for start in range(0, count, chunk_size):
+            part = slice(start, start + chunk_size)
+            logits = _chunk_logits(states[part], weight, temperature)
+            normaliser[part] = torch.logsumexp(logits, dim=-1)
+            logp[part] = logits.gather(1, ids[part, None]).squeeze(1) - normaliser[part]
+            if with_entropy:
+                probs = torch.exp(logits - normaliser[part, None])
+                entropy[part] = normaliser[part] - (probs * logits).sum(-1)
+        ctx.save_for_backward(states, weight, ids, normaliser)
+        ctx.temperature, ctx.chunk_size = temperature, chunk_size
+        ctx.mark_non_differentiable(entropy, normaliser)
+        return logp, entropy, normaliser
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight, ids, normaliser = ctx.saved_tensors
+        grad_logp = grads[0]
+        grad_states = torch.empty_like(states)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        for start in range(0, len(ids), ctx.chunk_size):
+            part = slice(start, start + ctx.chunk_size)
+            probs = _chunk_logits(states[part], weight, ctx.temperature).sub_(normaliser[part, None]).exp_()
+            scale = (grad_logp[part] / ctx.temperature)[:, None]
+            # d logp / d logits = (onehot - probs) / temperature
+            grad_logits = probs.mul_(-scale).scatter_add_(1, ids[part, None], scale).to(weight.dtype)
+            grad_states[part] = grad_logits @ weight
+            grad_weight += grad_logits.t() @ states[part]
+        return grad_states, grad_weight.to(weight.dtype), None, None, None, None
+
+
+def linear_logprobs(
+    states: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_size: int, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(states @ weight.T / temperature)[ids], float32 [N], and the entropy [N] (no gradient) if asked.
+
+    states [N, d], weight [V, d], ids [N] int64. Differentiable in states and weight.
+    """
+    logp, entropy, _ = _LinearLogprobs.apply(states, weight, ids, temperature, chunk_size, with_entropy)
+    return logp, entropy if with_entropy else None
+
+
+def gathered_logprobs(
+    logits: Tensor, ids: Tensor, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same from ready logits [N, V], for models that come with a forward of their own."""
+    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    logp = log_probs.gather(1, ids[:, None]).squeeze(1)
+    if not with_entropy:
+        return logp, None
+    with torch.no_grad():
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+    return logp, entropy
