@@ -1,0 +1,65 @@
+"""The Python interface: the same options as the command line, plus your own functions and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from covey.errors import UserError
+
+if TYPE_CHECKING:
+    from covey.build.stage import Outcome
+
+Reward = Callable[..., Any]
+Rows = str | Sequence[Mapping[str, Any]]
+
+
+def train_grpo(
+    *,
+    model: str,
+    dataset: Rows,
+    rewards: Sequence[str | Reward],
+    val_dataset: Rows | None = None,
+    **options: Any,
+) -> Outcome:
+    """Train ``model`` with GRPO and return where the result is (``.model_dir``, ``.output_dir``, ``.steps``).
+
+    ``dataset`` is ``"countdown"``, a jsonl file, a hub id, or rows as dicts with a ``prompt`` (or ``messages``);
+    other columns reach the rewards. ``rewards`` are names or functions: ``f(prompt, completion) -> float | None``, or
+    ``f(prompts, completions, **columns) -> list``. ``options`` are the command line's flags by name, checked the same
+    way: ``num_generations=8, learning_rate=1e-6, beta=0.0, output_dir="runs/mine"``; UserError on a wrong one.
+    """
+    from covey.build.grpo import run_grpo
+    from covey.config import GRPOConfig
+
+    values = {"model": model, **_named(dataset, "dataset"), **_named(val_dataset, "val_dataset"), **options}
+    outcome = run_grpo(
+        GRPOConfig.from_dict(values), rows=_given(dataset), val_rows=_given(val_dataset), rewards=list(rewards)
+    )
+    return _finished(outcome)
+
+
+def train_sft(*, model: str, dataset: Rows, **options: Any) -> Outcome:
+    """Fine-tune ``model`` on rows whose messages end with the answer, or with a ``prompt`` and a ``completion``."""
+    from covey.build.sft import run_sft
+    from covey.config import SFTConfig
+
+    values = {"model": model, **_named(dataset, "dataset"), **options}
+    return _finished(run_sft(SFTConfig.from_dict(values), rows=_given(dataset)))
+
+
+def _named(rows: Rows | None, option: str) -> dict[str, str]:
+    """The option as config.json shows it; rows given as objects are shown as such."""
+    if rows is None:
+        return {}
+    return {option: rows if isinstance(rows, str) else f"<{len(rows)} rows>"}
+
+
+def _given(rows: Rows | None) -> Sequence[Mapping[str, Any]] | None:
+    return None if rows is None or isinstance(rows, str) else rows
+
+
+def _finished(outcome: Outcome | None) -> Outcome:
+    if outcome is None:
+        raise UserError("dry_run is for the command line: it trains nothing, so there is nothing to return")
+    return outcome

@@ -1,0 +1,145 @@
+"""From config to prompts, examples and rewards: everything that is checked before a model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig
+from covey.errors import UserError
+from covey.rewards import RewardSet, build_reward_set
+from covey.rewards.plugin import load_plugin
+from covey.tasks import get_task
+from covey.tasks.base import PromptTemplate, Task
+from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
+from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
+from covey.tasks.countdown_trace import worked_solution
+from covey.tasks.dataset import Table, load_prompts, read_table, table_of
+from covey.types import Prompt
+
+Rows = str | Sequence[Mapping[str, Any]]
+"""A data source: its name, or the rows themselves."""
+
+
+def countdown_spec(config: CountdownConfig) -> CountdownSpec:
+    """The puzzle family of a config."""
+    return CountdownSpec(
+        num_numbers=(config.num_numbers[0], config.num_numbers[1]),
+        number_range=(config.number_range[0], config.number_range[1]),
+        operators=config.operators,
+        target_range=(config.target_range[0], config.target_range[1]),
+        require_integer_steps=config.require_integer_steps,
+    )
+
+
+def template_of(config: DataConfig) -> PromptTemplate:
+    """How a row of columns becomes messages."""
+    return PromptTemplate(user=config.prompt_template or DEFAULT_TEMPLATE.user, system=config.system)
+
+
+def training_prompts(data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say) -> list[Prompt]:
+    """The prompts to train on."""
+    if rows == "countdown":
+        problems = sample_problems(countdown_spec(countdown), "train", countdown.num_puzzles, seed)
+        return [problem_to_prompt(problem, template_of(data)) for problem in problems]
+    return prompts_from_rows(data, rows, seed, "train", say)
+
+
+def heldout_prompts(
+    data: DataConfig, countdown: CountdownConfig, rows: Rows, count: int, seed: int, say: Say
+) -> list[Prompt]:
+    """At most ``count`` prompts to evaluate on: for the generator, puzzles that no training set holds."""
+    if rows == "countdown":
+        problems = heldout_problems(countdown, "heldout", count, seed)
+        return [problem_to_prompt(problem, template_of(data)) for problem in problems]
+    return prompts_from_rows(data, rows, seed, "test", say)[:count]
+
+
+def heldout_problems(countdown: CountdownConfig, split: Split, count: int, seed: int) -> list[Problem]:
+    return sample_problems(countdown_spec(countdown), split, count, seed)
+
+
+Say = Callable[[str], None]
+
+
+def prompts_from_rows(data: DataConfig, rows: Rows, seed: int, split: str, say: Say) -> list[Prompt]:
+    """Prompts of a file, folder, hub id or ready rows; what was left out is said."""
+    table: str | Table = rows if isinstance(rows, str) else table_of(rows)
+    loaded = load_prompts(
+        table,
+        task=task_of(table, seed, split),
+        template=template_of(data),
+        bad_rows=data.bad_rows,
+        seed=seed,
+        split=split,
+    )
+    if loaded.rows_dropped:
+        say(f"{loaded.rows_dropped} unusable rows dropped (--bad_rows drop)")
+    if loaded.answers_removed:
+        say(f"{loaded.answers_removed} rows ended with an assistant turn, which is not part of the prompt")
+    return list(loaded.prompts)
+
+
+def task_of(table: str | Table, seed: int, split: str) -> Task | None:
+    """The task of given rows: countdown when every row has its columns, else none (rewards read the columns)."""
+    rows = (read_table(table, seed=seed, split=split) if isinstance(table, str) else table).rows
+    names = [row.values.keys() for row in rows]
+    looks_like = any("target" in keys and ("nums" in keys or "numbers" in keys) for keys in names)
+    return get_task("countdown") if looks_like else None
+
+
+def reward_set(config: RewardConfig, rewards: Sequence[str | Callable[..., Any]] | None = None) -> RewardSet:
+    """The rewards of a config, or given functions and names with the config's weights."""
+    plugins: dict[str, Callable[..., Any]] = {}
+    for path in config.external_plugins:
+        plugins |= load_plugin(path)
+    return build_reward_set(
+        config.reward_funcs if rewards is None else rewards,
+        task=get_task("countdown"),
+        weights=config.reward_weights,
+        plugins=plugins,
+    )
+
+
+def training_texts(
+    data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say
+) -> list[tuple[Prompt, str]]:
+    """(prompt, completion) pairs for supervised training: worked solutions of the generator, or rows with an answer."""
+    if rows != "countdown":
+        return answered_rows(data, rows, seed, say)
+    prompts = training_prompts(data, countdown, rows, seed, say)
+    pairs = [(p, worked_solution(p.columns["nums"], p.columns["target"])) for p in prompts]
+    solved = [(prompt, text) for prompt, text in pairs if text is not None]
+    if not solved:
+        raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")
+    if len(solved) < len(pairs):
+        say(f"{len(pairs) - len(solved)} puzzles without a worked solution left out")
+    return solved
+
+
+_ANSWER_FIELDS = ("completion", "response", "answer")
+
+
+def answered_rows(data: DataConfig, rows: Rows, seed: int, say: Say) -> list[tuple[Prompt, str]]:
+    """Rows whose message list ends with an assistant turn, or with a prompt and a ``completion`` or ``response``."""
+    table = read_table(rows, seed=seed) if isinstance(rows, str) else table_of(rows)
+    answers: dict[int, str] = {}
+    problems: list[str] = []
+    for row in table.rows:
+        turns = row.values.get("messages") or row.values.get("prompt")
+        if isinstance(turns, list) and turns and isinstance(turns[-1], dict) and turns[-1].get("role") == "assistant":
+            answers[row.number] = turns[-1]["content"]
+            continue
+        texts = [row.values[name] for name in _ANSWER_FIELDS if isinstance(row.values.get(name), str)]
+        if texts:
+            answers[row.number] = texts[0]
+        else:
+            problems.append(f"  row {row.number}: fields {', '.join(row.values) or 'none'}")
+    if problems and data.bad_rows == "fail":
+        listed = "\n".join(problems[:20])
+        raise UserError(
+            f"{table.source}: {len(problems)} rows have no answer to learn (an assistant turn at the end of messages, or"
+            f" {' or '.join(_ANSWER_FIELDS)}); fix them, or drop them with --bad_rows drop:\n{listed}"
+        )
+    prompts = prompts_from_rows(data, [row.values for row in table.rows if row.number in answers], seed, "train", say)
+    return list(zip(prompts, answers.values(), strict=True))

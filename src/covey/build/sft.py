@@ -1,0 +1,80 @@
+"""``covey sft``: supervised training on worked solutions or on rows with an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from covey.backends.local import LocalBackend
+from covey.build.data import Rows, training_texts
+from covey.build.objects import DTYPES, adamw, device_of, say, schedule_of
+from covey.build.stage import Outcome, open_resume, training_stage
+from covey.config import SFTConfig
+from covey.errors import UserError
+from covey.models.load import load_model, load_tokenizer
+from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
+from covey.plan.batch import plan_sft
+from covey.runlog.display import Display
+from covey.trainers.sft import Example, SFTSettings, sft_step
+from covey.types import Prompt, StepResult
+
+
+def run_sft(
+    config: SFTConfig, *, rows: Rows | None = None, display: Display | None = None, name: str = "SFT"
+) -> Outcome | None:
+    """Train on the completions of ``rows`` (or of the config's dataset); None after a dry run."""
+    seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
+    pairs = training_texts(config.data, config.countdown, config.data.dataset if rows is None else rows, seed, say)
+    plan = plan_sft(
+        per_device_train_batch_size=config.batch.per_device_train_batch_size,
+        gradient_accumulation_steps=config.batch.gradient_accumulation_steps,
+        num_examples=len(pairs),
+        max_steps=config.run.max_steps,
+        num_train_epochs=config.run.num_train_epochs,
+    )
+    for line in plan.describe():
+        say(line)
+    if config.run.dry_run:
+        return None
+    resume = open_resume(config.run)
+    examples = encode(pairs, load_tokenizer(config.model.model), config)
+    loaded = load_model(
+        config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
+    )
+    backend = LocalBackend(
+        loaded.policy, None, adamw(config.optim), compute_dtype=DTYPES[config.model.torch_dtype], with_entropy=False
+    )
+    start = 0 if resume is None else resume.step
+    if resume is not None:
+        backend.load_state_dict(resume.state["backend"])
+    settings = SFTSettings(
+        rows_per_step=plan.examples_per_step,
+        rows_per_micro_batch=plan.per_device,
+        shuffle=config.data.dataset_shuffle,
+        data_seed=seed,
+    )
+    schedule = schedule_of(config.optim, plan.total_steps)
+    with training_stage(config, config.run, {}, loaded, backend, plan.total_steps, resume, display, name) as stage:
+
+        def advance(step: int) -> Iterator[StepResult]:
+            stage.note(f"update {step + 1}")
+            return sft_step(backend, examples, settings, schedule, step)
+
+        return stage.run(advance, start)
+
+
+def encode(pairs: list[tuple[Prompt, str]], tokenizer: ChatTokenizer, config: SFTConfig) -> list[Example]:
+    """Prompt and answer ids; the answer ends with the tokenizer's end token, which is learned like any other."""
+    end = tokenizer.hf.eos_token_id
+    if end is None:
+        raise UserError(f"--model {config.model.model}: the tokenizer has no end token, so an answer could not end")
+    limit, strategy = config.data.max_length, config.data.truncation_strategy
+    examples = [
+        Example(prompt.token_ids, (*tokenizer.encode_text(text), end))
+        for raw, text in pairs
+        if (prompt := tokenize_prompt(tokenizer, raw, limit, strategy)) is not None
+    ]
+    if not examples:
+        raise UserError(f"all {len(pairs)} prompts are longer than --max_length {limit} tokens")
+    if len(examples) < len(pairs):
+        say(f"{len(pairs) - len(examples)} prompts longer than --max_length {limit} dropped, {len(examples)} left")
+    return examples

@@ -1,0 +1,117 @@
+"""What every training stage has around its steps: run folder, display, checkpoints, resume, a clean stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.backends.base import TrainBackend
+from covey.build.objects import say
+from covey.config import RunConfig
+from covey.config.base import Composition
+from covey.models.load import LoadedModel, save_model
+from covey.runlog.display import Display, make_display
+from covey.runlog.sinks import make_sinks
+from covey.runlog.writer import RunWriter
+from covey.trainers.checkpoint import Checkpoints, check_complete, find_checkpoint, load_state
+from covey.trainers.loop import Advance, Loop
+from covey.trainers.stop import StopSignal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a training run ended."""
+
+    output_dir: Path
+    model_dir: Path
+    steps: int
+    seconds: float
+    """Wall-clock of this process's part of the run."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The checkpoint a run continues from."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A training stage ready to run."""
+
+    loop: Loop
+    loaded: LoadedModel
+    stop: StopSignal
+
+    def note(self, text: str) -> None:
+        """Show how far a long phase is; also the place where a stop request takes effect."""
+        self.stop.check()
+        self.loop.display.progress(text)
+
+    def run(self, advance: Advance, start: int) -> Outcome:
+        """Run to the last step and save the final model."""
+        began = time.perf_counter()
+        steps = self.loop.run(advance, start)
+        folder = self.loop.writer.folder
+        save_model(self.loaded, folder / "final")
+        return Outcome(folder, folder / "final", steps, time.perf_counter() - began)
+
+
+def open_resume(run: RunConfig) -> Resume | None:
+    """The checkpoint named by ``--resume_from_checkpoint``, checked file by file; None for a fresh run."""
+    if run.resume_from_checkpoint is None:
+        return None
+    folder = output_dir_of(run, "run")
+    path = find_checkpoint(folder, run.resume_from_checkpoint)
+    check_complete(path)
+    state = load_state(path)
+    say(f"resuming from {path} (step {state['step']})")
+    return Resume(path, state["step"], state)
+
+
+def output_dir_of(run: RunConfig, kind: str) -> Path:
+    """``--output_dir``, or a new folder under ``runs/`` named after the kind and the time."""
+    return Path(run.output_dir or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+@contextmanager
+def training_stage(
+    config: Composition,
+    run: RunConfig,
+    command: dict[str, str],
+    loaded: LoadedModel,
+    backend: TrainBackend,
+    total_steps: int,
+    resume: Resume | None,
+    display: Display | None,
+    name: str,
+) -> Iterator[Stage]:
+    """Open run folder, display and sinks, and close them whatever happens. ``command`` names the kind in config.json."""
+    folder = output_dir_of(run, name.lower())
+    with ExitStack() as stack:
+        writer = stack.enter_context(RunWriter(folder, None if resume is None else resume.step))
+        writer.write_config({**command, **config.to_dict()})
+        sinks = make_sinks([sink for sink in run.report_to if sink != "none"], folder)
+        for sink in sinks:
+            stack.callback(sink.close)
+        shown = display or stack.enter_context(make_display(logging_steps=run.logging_steps))
+        stop = stack.enter_context(StopSignal())
+        loop = Loop(
+            name=name,
+            total_steps=total_steps,
+            writer=writer,
+            display=shown,
+            checkpoints=Checkpoints(folder, lambda path: save_model(loaded, path), run.save_total_limit),
+            state=lambda: {"backend": backend.state_dict()},
+            logging_steps=run.logging_steps,
+            save_steps=run.save_steps,
+            sinks=sinks,
+        )
+        yield Stage(loop, loaded, stop)

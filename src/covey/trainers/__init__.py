@@ -1,0 +1,1 @@
+"""Trainers: one step function each, and the loop, schedule and checkpoints they share."""

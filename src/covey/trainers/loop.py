@@ -1,0 +1,87 @@
+"""The loop around a step function: log, show, evaluate, save, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from covey.runlog.display import Display
+from covey.runlog.memory import rss_gb
+from covey.runlog.metrics import MetricWindow
+from covey.runlog.sinks import Sink
+from covey.runlog.writer import RunWriter, prompt_text
+from covey.trainers.checkpoint import Checkpoints
+from covey.trainers.stop import StopRequested
+from covey.types import StepResult
+
+Advance = Callable[[int], Iterator[StepResult]]
+"""Given the last finished step, do the next piece of work (a rollout and its updates) and yield each step's result."""
+
+
+@dataclass
+class Loop:
+    """Everything around the steps of one training stage."""
+
+    name: str
+    total_steps: int
+    writer: RunWriter
+    display: Display
+    checkpoints: Checkpoints
+    state: Callable[[], Mapping[str, Any]]
+    logging_steps: int = 1
+    save_steps: int = 0
+    eval_steps: int = 0
+    evaluate: Callable[[int], Mapping[str, float | None]] | None = None
+    sinks: Sequence[Sink] = ()
+    _window: MetricWindow = field(default_factory=MetricWindow)
+
+    def run(self, advance: Advance, start: int) -> int:
+        """Run from step ``start`` to the end; returns the last step.
+
+        On a stop request the weights of the last finished step are saved before StopRequested goes on.
+        """
+        self.display.start_stage(self.name, self.total_steps)
+        step = saved = start
+        try:
+            while step < self.total_steps:
+                before = step
+                for result in advance(step):
+                    step = result.step
+                    self._record(result)
+                if self.save_steps and before // self.save_steps != step // self.save_steps:
+                    self._save(step)
+                    saved = step
+        except StopRequested:
+            if step > saved:
+                self._save(step)
+            self.display.message(f"stopped after step {step}; saved {self._path(step)}")
+            raise
+        if step > saved or step == start:
+            self._save(step)
+        return step
+
+    def _record(self, result: StepResult) -> None:
+        metrics = {**result.metrics, "memory/rss_gb": rss_gb()}
+        if self.evaluate is not None and self.eval_steps and result.step % self.eval_steps == 0:
+            metrics |= self.evaluate(result.step)
+        if result.groups:
+            self.writer.log_rollouts(result.step, result.groups, result.advantages)
+            group = result.groups[result.step % len(result.groups)]
+            shown = group.members[0]
+            self.display.sample(prompt_text(group.prompt), shown.completion.text, shown.rewards, shown.total)
+        self._window.add(metrics)
+        self.display.step(result.step, metrics)
+        if result.step % self.logging_steps == 0 or result.step == self.total_steps:
+            means = self._window.flush().as_metrics()
+            self.writer.log_metrics(result.step, means)
+            for sink in self.sinks:
+                sink.log(result.step, means)
+
+    def _save(self, step: int) -> None:
+        self.display.progress(f"saving checkpoint-{step}")
+        self.checkpoints.save(step, self.state())
+
+    def _path(self, step: int) -> Path:
+        return self.writer.folder / f"checkpoint-{step}"
