@@ -29,10 +29,19 @@ def train_grpo(
     ``f(prompts, completions, **columns) -> list``. ``options`` are the command line's flags by name, checked the same
     way: ``num_generations=8, learning_rate=1e-6, beta=0.0, output_dir="runs/mine"``; UserError on a wrong one.
     """
+    from covey.build.data import reward_names
     from covey.build.grpo import run_grpo
     from covey.config import GRPOConfig
 
-    values = {"model": model, **_named(dataset, "dataset"), **_named(val_dataset, "val_dataset"), **options}
+    if "reward_funcs" in options:
+        raise UserError("train_grpo takes its rewards as rewards=[...], names and functions alike, not as reward_funcs")
+    values = {
+        "model": model,
+        "reward_funcs": reward_names(rewards),
+        **_named(dataset, "dataset"),
+        **_named(val_dataset, "val_dataset"),
+        **options,
+    }
     outcome = run_grpo(
         GRPOConfig.from_dict(values), rows=_given(dataset), val_rows=_given(val_dataset), rewards=list(rewards)
     )

@@ -1,9 +1,9 @@
 """Composition root: a config in, a finished run out. The only package that knows every layer."""
 
-from covey.build.interactive import chat, sample
-from covey.build.recipe import run_recipe
 from covey.build.evaluate import run_eval
 from covey.build.grpo import run_grpo
+from covey.build.interactive import chat, sample
+from covey.build.recipe import run_recipe
 from covey.build.sft import run_sft
 
 __all__ = ["chat", "run_eval", "run_grpo", "run_recipe", "run_sft", "sample"]

@@ -8,13 +8,14 @@ from typing import Any
 from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig
 from covey.errors import UserError
 from covey.rewards import RewardSet, build_reward_set
+from covey.rewards.functions import distinct_names, own_name
 from covey.rewards.plugin import load_plugin
 from covey.tasks import get_task
 from covey.tasks.base import PromptTemplate, Task
 from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
 from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
 from covey.tasks.countdown_trace import worked_solution
-from covey.tasks.dataset import Table, load_prompts, read_table, table_of
+from covey.tasks.dataset import LoadedPrompts, Row, Table, load_prompts, read_table, table_of
 from covey.types import Prompt
 
 Rows = str | Sequence[Mapping[str, Any]]
@@ -37,7 +38,9 @@ def template_of(config: DataConfig) -> PromptTemplate:
     return PromptTemplate(user=config.prompt_template or DEFAULT_TEMPLATE.user, system=config.system)
 
 
-def training_prompts(data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say) -> list[Prompt]:
+def training_prompts(
+    data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say
+) -> list[Prompt]:
     """The prompts to train on."""
     if rows == "countdown":
         problems = sample_problems(countdown_spec(countdown), "train", countdown.num_puzzles, seed)
@@ -64,37 +67,54 @@ Say = Callable[[str], None]
 
 def prompts_from_rows(data: DataConfig, rows: Rows, seed: int, split: str, say: Say) -> list[Prompt]:
     """Prompts of a file, folder, hub id or ready rows; what was left out is said."""
-    table: str | Table = rows if isinstance(rows, str) else table_of(rows)
-    loaded = load_prompts(
-        table,
-        task=task_of(table, seed, split),
-        template=template_of(data),
-        bad_rows=data.bad_rows,
-        seed=seed,
-        split=split,
-    )
-    if loaded.rows_dropped:
-        say(f"{loaded.rows_dropped} unusable rows dropped (--bad_rows drop)")
+    loaded = loaded_prompts(data, read_rows(rows, seed, split), say)
     if loaded.answers_removed:
         say(f"{loaded.answers_removed} rows ended with an assistant turn, which is not part of the prompt")
     return list(loaded.prompts)
 
 
-def task_of(table: str | Table, seed: int, split: str) -> Task | None:
-    """The task of given rows: countdown when every row has its columns, else none (rewards read the columns)."""
-    rows = (read_table(table, seed=seed, split=split) if isinstance(table, str) else table).rows
-    names = [row.values.keys() for row in rows]
+def read_rows(rows: Rows, seed: int, split: str) -> Table:
+    return read_table(rows, seed=seed, split=split) if isinstance(rows, str) else table_of(rows)
+
+
+def loaded_prompts(data: DataConfig, table: Table, say: Say) -> LoadedPrompts:
+    loaded = load_prompts(table, task=task_of(table), template=template_of(data), bad_rows=data.bad_rows)
+    if loaded.rows_dropped:
+        say(f"{loaded.rows_dropped} unusable rows dropped (--bad_rows drop)")
+    return loaded
+
+
+def task_of(table: Table) -> Task | None:
+    """The task of given rows: countdown when any row has its columns, else none (rewards read the columns)."""
+    names = [row.values.keys() for row in table.rows]
     looks_like = any("target" in keys and ("nums" in keys or "numbers" in keys) for keys in names)
     return get_task("countdown") if looks_like else None
 
 
-def reward_set(config: RewardConfig, rewards: Sequence[str | Callable[..., Any]] | None = None) -> RewardSet:
-    """The rewards of a config, or given functions and names with the config's weights."""
+def reward_names(rewards: Sequence[str | Callable[..., Any]]) -> list[str]:
+    """How ``config.json`` shows rewards of which some are given as functions; all distinct."""
+    return distinct_names([item if isinstance(item, str) else own_name(item) for item in rewards])
+
+
+def reward_set(
+    config: RewardConfig, prompts: Sequence[Prompt], rewards: Sequence[str | Callable[..., Any]] | None = None
+) -> RewardSet:
+    """The rewards of a config, or given functions and names with the config's weights, for these prompts.
+
+    UserError also when the built-in ``accuracy`` finds no columns to judge by.
+    """
+    named = config.reward_funcs if rewards is None else rewards
+    judged = [prompt for prompt in prompts if {"nums", "target"} <= prompt.columns.keys()]
+    if "accuracy" in named and len(judged) < len(prompts):
+        raise UserError(
+            "the reward 'accuracy' checks Countdown answers, but the rows have no nums and target; name other rewards"
+            " with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
+        )
     plugins: dict[str, Callable[..., Any]] = {}
     for path in config.external_plugins:
         plugins |= load_plugin(path)
     return build_reward_set(
-        config.reward_funcs if rewards is None else rewards,
+        named,
         task=get_task("countdown"),
         weights=config.reward_weights,
         plugins=plugins,
@@ -108,38 +128,46 @@ def training_texts(
     if rows != "countdown":
         return answered_rows(data, rows, seed, say)
     prompts = training_prompts(data, countdown, rows, seed, say)
-    pairs = [(p, worked_solution(p.columns["nums"], p.columns["target"])) for p in prompts]
+    # written for three numbers: of four, the search would leave one out
+    threes = [prompt for prompt in prompts if len(prompt.columns["nums"]) == 3]
+    pairs = [(p, worked_solution(p.columns["nums"], p.columns["target"])) for p in threes]
     solved = [(prompt, text) for prompt, text in pairs if text is not None]
     if not solved:
         raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")
-    if len(solved) < len(pairs):
-        say(f"{len(pairs) - len(solved)} puzzles without a worked solution left out")
+    if len(solved) < len(prompts):
+        say(f"{len(prompts) - len(solved)} puzzles without a worked solution left out")
     return solved
 
 
 _ANSWER_FIELDS = ("completion", "response", "answer")
+_ANSWER = "covey_answer"
 
 
 def answered_rows(data: DataConfig, rows: Rows, seed: int, say: Say) -> list[tuple[Prompt, str]]:
     """Rows whose message list ends with an assistant turn, or with a prompt and a ``completion`` or ``response``."""
-    table = read_table(rows, seed=seed) if isinstance(rows, str) else table_of(rows)
-    answers: dict[int, str] = {}
-    problems: list[str] = []
-    for row in table.rows:
-        turns = row.values.get("messages") or row.values.get("prompt")
-        if isinstance(turns, list) and turns and isinstance(turns[-1], dict) and turns[-1].get("role") == "assistant":
-            answers[row.number] = turns[-1]["content"]
-            continue
-        texts = [row.values[name] for name in _ANSWER_FIELDS if isinstance(row.values.get(name), str)]
-        if texts:
-            answers[row.number] = texts[0]
-        else:
-            problems.append(f"  row {row.number}: fields {', '.join(row.values) or 'none'}")
+    table = read_rows(rows, seed, "train")
+    answers = {row.number: text for row in table.rows if (text := answer_of(row.values)) is not None}
+    problems = [row for row in table.rows if row.number not in answers]
     if problems and data.bad_rows == "fail":
-        listed = "\n".join(problems[:20])
+        listed = "\n".join(f"  row {row.number}: fields {', '.join(row.values) or 'none'}" for row in problems[:20])
         raise UserError(
-            f"{table.source}: {len(problems)} rows have no answer to learn (an assistant turn at the end of messages, or"
-            f" {' or '.join(_ANSWER_FIELDS)}); fix them, or drop them with --bad_rows drop:\n{listed}"
+            f"{table.source}: {len(problems)} rows have no answer to learn (an assistant turn at the end of messages,"
+            f" or {' or '.join(_ANSWER_FIELDS)}); fix them, or drop them with --bad_rows drop:\n{listed}"
         )
-    prompts = prompts_from_rows(data, [row.values for row in table.rows if row.number in answers], seed, "train", say)
-    return list(zip(prompts, answers.values(), strict=True))
+    if problems:
+        say(f"{len(problems)} rows without an answer to learn dropped (--bad_rows drop)")
+    # the answer travels as a column, so it stays with its prompt when other rows are dropped
+    kept = tuple(
+        Row(row.number, {**row.values, _ANSWER: answers[row.number]}) for row in table.rows if row.number in answers
+    )
+    prompts = loaded_prompts(data, Table(table.source, kept), say).prompts
+    return [(prompt, prompt.columns[_ANSWER]) for prompt in prompts]
+
+
+def answer_of(row: Mapping[str, Any]) -> str | None:
+    """The text a row teaches, or None: its last turn if that is the assistant's, else its first answer field."""
+    turns = row.get("messages") or row.get("prompt")
+    if isinstance(turns, list) and turns and isinstance(turns[-1], dict) and turns[-1].get("role") == "assistant":
+        content = turns[-1].get("content")
+        return content if isinstance(content, str) else None
+    return next((row[name] for name in _ANSWER_FIELDS if isinstance(row.get(name), str)), None)

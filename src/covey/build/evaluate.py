@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from covey.config import EvalRunConfig
 from covey.evals.accuracy import EvalResult, evaluate
 from covey.models.load import load_model, load_tokenizer
 from covey.models.tokenizer import tokenize_prompts
-from covey.runlog.display import Display, make_display
+from covey.runlog.display import Display, PlainDisplay, make_display
 from covey.runlog.table import EvalRow, before_after_table
 from covey.runlog.writer import prompt_text, write_rollouts
-from covey.trainers.stop import StopRequested, StopSignal
+from covey.trainers.stop import StopSignal
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,9 @@ class Evaluated:
 
 def run_eval(config: EvalRunConfig) -> EvalResult:
     """The ``covey eval`` command: a table, or one json line with ``--json true``."""
-    with StopSignal() as stop, make_display() as display:
-        try:
-            evaluated = eval_model(config, display=display, stop=stop, name="evaluation")
-        except StopRequested:
-            raise KeyboardInterrupt from None
+    # with --json, standard output holds that one line and nothing else
+    with StopSignal() as stop, PlainDisplay(sys.stderr) if config.eval.json else make_display() as display:
+        evaluated = eval_model(config, display=display, stop=stop, name="evaluation")
     result = evaluated.result
     if config.eval.json:
         print(json.dumps({"model": config.model.model, **result.to_dict(), "seconds": evaluated.seconds}))
@@ -55,11 +54,15 @@ def eval_model(
 ) -> Evaluated:
     """Evaluate; completions go to ``<output_dir>/completions.jsonl`` when the config names a folder."""
     began = time.perf_counter()
-    score = reward_set(config.reward, rewards)
     source = config.data.dataset if rows is None else rows
-    prompts = heldout_prompts(config.data, config.countdown, source, config.eval.eval_num_prompts, config.eval.seed, say)
+    count = config.eval.eval_num_prompts
+    prompts = heldout_prompts(config.data, config.countdown, source, count, config.eval.seed, say)
+    score = reward_set(config.reward, prompts, rewards)
     tokenizer = load_tokenizer(config.model.model)
-    prompts, _ = tokenize_prompts(tokenizer, prompts, config.data.max_length, config.data.truncation_strategy)
+    limit = config.data.max_length
+    prompts, dropped = tokenize_prompts(tokenizer, prompts, limit, config.data.truncation_strategy)
+    if dropped:
+        say(f"{dropped} prompts longer than --max_length {limit} dropped, {len(prompts)} left")
     longest = max(len(prompt.token_ids) for prompt in prompts)
     check_context(config.model.model, longest, config.sampling.max_completion_length)
     display.start_stage(name, 0)

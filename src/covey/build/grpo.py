@@ -21,7 +21,7 @@ from covey.build.objects import (
     say,
     schedule_of,
 )
-from covey.build.stage import Outcome, Resume, Stage, open_resume, training_stage
+from covey.build.stage import Outcome, Resume, Stage, open_resume, restore, training_stage
 from covey.config import GRPOConfig
 from covey.evals.accuracy import evaluate
 from covey.models.load import load_model, load_tokenizer
@@ -69,7 +69,6 @@ def run_grpo(
 
 def read_inputs(config: GRPOConfig, rows: Rows | None, val_rows: Rows | None, rewards: Rewards | None) -> Inputs:
     """Rewards, prompts and the batch plan; UserError on anything wrong with them."""
-    score = reward_set(config.reward, rewards)
     seed = data_seed(config)
     source = config.data.dataset if rows is None else rows
     prompts = training_prompts(config.data, config.countdown, source, seed, say)
@@ -79,20 +78,24 @@ def read_inputs(config: GRPOConfig, rows: Rows | None, val_rows: Rows | None, re
         held_out = heldout_prompts(
             config.data, config.countdown, val_source, config.eval.eval_num_prompts, config.run.seed, say
         )
+    score = reward_set(config.reward, [*prompts, *held_out], rewards)
+    return Inputs(score, prompts, held_out, batch_plan(config, len(prompts)))
+
+
+def batch_plan(config: GRPOConfig, num_prompts: int) -> BatchPlan:
     batch, rollout = config.batch, config.rollout
-    plan = plan_batches(
+    return plan_batches(
         per_device_train_batch_size=batch.per_device_train_batch_size,
         gradient_accumulation_steps=batch.gradient_accumulation_steps,
         num_generations=rollout.num_generations,
         max_completion_length=config.sampling.max_completion_length,
-        num_prompts=len(prompts),
+        num_prompts=num_prompts,
         steps_per_generation=rollout.steps_per_generation,
         generation_batch_size=rollout.generation_batch_size,
         num_iterations=rollout.num_iterations,
         max_steps=config.run.max_steps,
         num_train_epochs=config.run.num_train_epochs,
     )
-    return Inputs(score, prompts, held_out, plan)
 
 
 def data_seed(config: GRPOConfig) -> int:
@@ -102,36 +105,39 @@ def data_seed(config: GRPOConfig) -> int:
 def tokenized(config: GRPOConfig, inputs: Inputs, tokenizer: ChatTokenizer) -> Inputs:
     """The same inputs with token ids, long prompts handled as the config says."""
     limit, strategy = config.data.max_length, config.data.truncation_strategy
+    plan = inputs.plan
     prompts, dropped = tokenize_prompts(tokenizer, inputs.prompts, limit, strategy)
     if dropped:
         say(f"{dropped} prompts longer than --max_length {limit} dropped, {len(prompts)} left")
-    held_out = tokenize_prompts(tokenizer, inputs.held_out, limit, strategy)[0] if inputs.held_out else []
+        plan = batch_plan(config, len(prompts))  # an epoch is shorter now
+        say(plan.describe()[-1])
+    held_out, lost = tokenize_prompts(tokenizer, inputs.held_out, limit, strategy) if inputs.held_out else ([], 0)
+    if lost:
+        say(f"{lost} held-out prompts longer than --max_length {limit} dropped, {len(held_out)} left")
     longest = max(len(prompt.token_ids) for prompt in [*prompts, *held_out])
     check_context(config.model.model, longest, config.sampling.max_completion_length)
-    return Inputs(inputs.score, prompts, held_out, inputs.plan)
+    return Inputs(inputs.score, prompts, held_out, plan)
 
 
-def train(
-    config: GRPOConfig, inputs: Inputs, resume: Resume | None, display: Display | None, name: str
-) -> Outcome:
+def train(config: GRPOConfig, inputs: Inputs, resume: Resume | None, display: Display | None, name: str) -> Outcome:
     """Load the model and run the steps."""
     plan, dtype = inputs.plan, DTYPES[config.model.torch_dtype]
-    loaded = load_model(config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing)
+    loaded = load_model(
+        config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
+    )
     objective = objective_of(config.algo, plan.on_policy)
     reference = reference_of(loaded, dtype) if objective.reads_ref else None
     backend = LocalBackend(
         loaded.policy, reference, adamw(config.optim), compute_dtype=dtype, temperature=config.sampling.temperature
     )
-    start = 0 if resume is None else resume.step
-    if resume is not None:
-        backend.load_state_dict(resume.state["backend"])
+    start = restore(backend, resume)
     engine = engine_of(loaded)
     engine.load_weights(backend.named_weights(), version=start)
     sampling = sampling_of(config.sampling)
     if sampling.is_filtered:
         say(
-            "note: top_k, top_p and min_p sample from a truncated distribution, but the loss and the rollout/* metrics use"
-            " the full one, so both are approximate"
+            "note: top_k, top_p and min_p sample from a truncated distribution, but the loss and the rollout/* metrics"
+            " use the full one, so both are approximate"
         )
     kind = {"rlhf_type": "grpo"}
     with training_stage(config, config.run, kind, loaded, backend, plan.total_steps, resume, display, name) as stage:

@@ -43,8 +43,8 @@ def check_context(model: str, longest_prompt: int, max_new_tokens: int) -> None:
     limit = context_length(model)
     if limit is not None and longest_prompt + max_new_tokens > limit:
         raise UserError(
-            f"the longest prompt has {longest_prompt} tokens; with --max_completion_length {max_new_tokens} that is more"
-            f" than the {limit} positions of {model}: at most {limit - longest_prompt} can be asked for"
+            f"the longest prompt has {longest_prompt} tokens; with --max_completion_length {max_new_tokens} that is"
+            f" more than the {limit} positions of {model}: at most {limit - longest_prompt} can be asked for"
         )
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from covey.backends.local import LocalBackend
 from covey.build.data import Rows, training_texts
 from covey.build.objects import DTYPES, adamw, device_of, say, schedule_of
-from covey.build.stage import Outcome, open_resume, training_stage
+from covey.build.stage import Outcome, open_resume, restore, training_stage
 from covey.config import SFTConfig
 from covey.errors import UserError
-from covey.models.load import load_model, load_tokenizer
+from covey.models.load import context_length, load_model, load_tokenizer
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
-from covey.plan.batch import plan_sft
+from covey.plan.batch import SFTPlan, plan_sft
 from covey.runlog.display import Display
 from covey.trainers.sft import Example, SFTSettings, sft_step
 from covey.types import Prompt, StepResult
@@ -24,28 +24,21 @@ def run_sft(
     """Train on the completions of ``rows`` (or of the config's dataset); None after a dry run."""
     seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
     pairs = training_texts(config.data, config.countdown, config.data.dataset if rows is None else rows, seed, say)
-    plan = plan_sft(
-        per_device_train_batch_size=config.batch.per_device_train_batch_size,
-        gradient_accumulation_steps=config.batch.gradient_accumulation_steps,
-        num_examples=len(pairs),
-        max_steps=config.run.max_steps,
-        num_train_epochs=config.run.num_train_epochs,
-    )
+    plan = sft_plan(config, len(pairs))
     for line in plan.describe():
         say(line)
     if config.run.dry_run:
         return None
     resume = open_resume(config.run)
     examples = encode(pairs, load_tokenizer(config.model.model), config)
+    plan = sft_plan(config, len(examples))  # dropped examples shorten an epoch
     loaded = load_model(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )
     backend = LocalBackend(
         loaded.policy, None, adamw(config.optim), compute_dtype=DTYPES[config.model.torch_dtype], with_entropy=False
     )
-    start = 0 if resume is None else resume.step
-    if resume is not None:
-        backend.load_state_dict(resume.state["backend"])
+    start = restore(backend, resume)
     settings = SFTSettings(
         rows_per_step=plan.examples_per_step,
         rows_per_micro_batch=plan.per_device,
@@ -62,19 +55,40 @@ def run_sft(
         return stage.run(advance, start)
 
 
+def sft_plan(config: SFTConfig, num_examples: int) -> SFTPlan:
+    return plan_sft(
+        per_device_train_batch_size=config.batch.per_device_train_batch_size,
+        gradient_accumulation_steps=config.batch.gradient_accumulation_steps,
+        num_examples=num_examples,
+        max_steps=config.run.max_steps,
+        num_train_epochs=config.run.num_train_epochs,
+    )
+
+
 def encode(pairs: list[tuple[Prompt, str]], tokenizer: ChatTokenizer, config: SFTConfig) -> list[Example]:
-    """Prompt and answer ids; the answer ends with the tokenizer's end token, which is learned like any other."""
+    """Prompt and answer ids; the answer ends with the tokenizer's end token, which is learned like any other.
+
+    Prompt and answer together longer than ``--max_length`` (or the model's context) are refused or dropped, never cut.
+    """
     end = tokenizer.hf.eos_token_id
     if end is None:
         raise UserError(f"--model {config.model.model}: the tokenizer has no end token, so an answer could not end")
-    limit, strategy = config.data.max_length, config.data.truncation_strategy
-    examples = [
-        Example(prompt.token_ids, (*tokenizer.encode_text(text), end))
-        for raw, text in pairs
-        if (prompt := tokenize_prompt(tokenizer, raw, limit, strategy)) is not None
-    ]
+    limits = [limit for limit in (config.data.max_length, context_length(config.model.model)) if limit is not None]
+    examples = []
+    for raw, text in pairs:
+        prompt = tokenize_prompt(tokenizer, raw, None, "raise")
+        assert prompt is not None  # only a limit drops prompts
+        example = Example(prompt.token_ids, (*tokenizer.encode_text(text), end))
+        length = len(example.prompt_ids) + len(example.completion_ids)
+        if all(length <= limit for limit in limits):
+            examples.append(example)
+        elif config.data.truncation_strategy == "raise":
+            raise UserError(
+                f"example {raw.id} has {length} tokens, prompt and answer together, more than {min(limits)}"
+                " (--max_length, or the model's context); drop such examples with --truncation_strategy delete"
+            )
     if not examples:
-        raise UserError(f"all {len(pairs)} prompts are longer than --max_length {limit} tokens")
+        raise UserError(f"all {len(pairs)} examples are longer than {min(limits)} tokens, prompt and answer together")
     if len(examples) < len(pairs):
-        say(f"{len(pairs) - len(examples)} prompts longer than --max_length {limit} dropped, {len(examples)} left")
+        say(f"{len(pairs) - len(examples)} examples longer than {min(limits)} tokens dropped, {len(examples)} left")
     return examples

@@ -13,6 +13,7 @@ from covey.backends.base import TrainBackend
 from covey.build.objects import say
 from covey.config import RunConfig
 from covey.config.base import Composition
+from covey.errors import UserError
 from covey.models.load import LoadedModel, save_model
 from covey.runlog.display import Display, make_display
 from covey.runlog.sinks import make_sinks
@@ -61,19 +62,37 @@ class Stage:
         steps = self.loop.run(advance, start)
         folder = self.loop.writer.folder
         save_model(self.loaded, folder / "final")
+        self.loop.display.message(f"{self.loop.name}: {steps} steps done, model in {folder / 'final'}")
         return Outcome(folder, folder / "final", steps, time.perf_counter() - began)
 
 
 def open_resume(run: RunConfig) -> Resume | None:
-    """The checkpoint named by ``--resume_from_checkpoint``, checked file by file; None for a fresh run."""
+    """The checkpoint named by ``--resume_from_checkpoint``, checked file by file; None for a fresh run.
+
+    Called before a model loads, so it also refuses (UserError) a run folder that a fresh run can not have.
+    """
     if run.resume_from_checkpoint is None:
+        if run.output_dir is not None:
+            RunWriter(run.output_dir).close()
         return None
-    folder = output_dir_of(run, "run")
-    path = find_checkpoint(folder, run.resume_from_checkpoint)
+    if run.resume_from_checkpoint == "latest" and run.output_dir is None:
+        raise UserError("--resume_from_checkpoint latest: add --output_dir, the folder of the run to continue")
+    path = find_checkpoint(output_dir_of(run, "run"), run.resume_from_checkpoint)
     check_complete(path)
     state = load_state(path)
     say(f"resuming from {path} (step {state['step']})")
     return Resume(path, state["step"], state)
+
+
+def restore(backend: TrainBackend, resume: Resume | None) -> int:
+    """Load the checkpoint's weights and optimizer state and let go of them; the step to continue after."""
+    if resume is None:
+        return 0
+    try:
+        backend.load_state_dict(resume.state.pop("backend"))
+    except ValueError as error:
+        raise UserError(f"{resume.path}: {error}") from error
+    return resume.step
 
 
 def output_dir_of(run: RunConfig, kind: str) -> Path:
@@ -93,7 +112,7 @@ def training_stage(
     display: Display | None,
     name: str,
 ) -> Iterator[Stage]:
-    """Open run folder, display and sinks, and close them whatever happens. ``command`` names the kind in config.json."""
+    """Open run folder, display and sinks, and close them whatever happens. ``command`` is the kind of run."""
     folder = output_dir_of(run, name.lower())
     with ExitStack() as stack:
         writer = stack.enter_context(RunWriter(folder, None if resume is None else resume.step))

@@ -78,7 +78,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     "chat": {"model": "--model runs/my_run/final, smollm2-135m, or a hub name"},
     "sample": {
         "model": "--model runs/my_run/final, smollm2-135m, or a hub name",
-        "prompt": '--prompt "24 from 4, 6, 2"',
+        "prompt": '--prompt "24 from 8, 6, 2"',
     },
     "score": {"file": "--file rows.jsonl (rows with completion, nums or numbers, target)"},
     "recipe": {},

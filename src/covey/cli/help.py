@@ -25,7 +25,7 @@ EXAMPLES: dict[str, str] = {
     "sft": "covey sft --model smollm2-135m --dataset countdown --learning_rate 3e-4",
     "recipe": "covey recipe recipes/countdown-smollm2.yaml --seed 1",
     "eval": "covey eval --model runs/my_run/final --dataset countdown --json",
-    "sample": 'covey sample --model runs/my_run/final --prompt "24 from 4, 6, 2" --num_samples 4',
+    "sample": 'covey sample --model runs/my_run/final --prompt "24 from 8, 6, 2" --num_samples 4',
     "chat": "covey chat --model runs/my_run/final",
     "score": "covey score --task countdown --file rows.jsonl",
 }

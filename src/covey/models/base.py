@@ -18,6 +18,10 @@ class DecodeState(Protocol):
         """Feed one token per row [B]; returns float32 logits [B, V] of the next one."""
         ...
 
+    def chosen_logits(self, tokens: Tensor) -> Tensor:
+        """float32 logits [B] of one token per row at the position sampled last, as exact as the model gives them."""
+        ...
+
     def keep(self, rows: Tensor) -> None:
         """Drop every row but these (ascending indices [B'])."""
         ...

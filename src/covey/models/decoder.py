@@ -60,7 +60,7 @@ def spec_from_hf(config: Any) -> DecoderSpec | None:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         intermediate_size=config.intermediate_size,
         rms_norm_eps=config.rms_norm_eps,
-        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0)),
+        rope_theta=float(rope.get("rope_theta") or config.rope_theta),  # transformers 5 and 4
         tie_word_embeddings=config.tie_word_embeddings,
         qkv_bias=config.model_type == "qwen2",
         qk_norm=config.model_type == "qwen3",
@@ -71,6 +71,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding (2104.09864) in the half-split form; x [T, heads, D], cos and sin [T, 1, D/2]."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def normalized(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """Root-mean-square norm of the float32 residual stream, in the dtype of the weights."""
+    return F.rms_norm(x, norm.normalized_shape, norm.weight.float(), norm.eps).to(norm.weight.dtype)
 
 
 class Block(nn.Module):
@@ -92,15 +97,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         h, kv, hd = self.spec.num_heads, self.spec.num_kv_heads, self.spec.head_dim
-        heads = self.qkv(self.norm1(x)).view(x.shape[0], h + 2 * kv, hd)
+        heads = self.qkv(normalized(x, self.norm1)).view(x.shape[0], h + 2 * kv, hd)
         if self.spec.qk_norm:
             q = rotate(self.q_norm(heads[:, :h]), cos, sin)
             k = rotate(self.k_norm(heads[:, h : h + kv]), cos, sin)
         else:
-            q, k = rotate(heads[:, : h + kv], cos, sin).split([h, kv], dim=1)
+            q, k = torch.split(rotate(heads[:, : h + kv], cos, sin), [h, kv], dim=1)
         x = x + self.out(attend(q, k, heads[:, h + kv :]).reshape(x.shape[0], h * hd))
-        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        gate, up = self.gate_up(normalized(x, self.norm2)).chunk(2, dim=-1)
+        down: Tensor = self.down(F.silu(gate) * up)
+        return x + down
 
 
 class Decoder(nn.Module):
@@ -130,14 +136,14 @@ class Decoder(nn.Module):
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Callable[[int], Attend]) -> Tensor:
         """Final-norm states [T, d] of flat tokens; ``attend(layer)`` gives the attention of that layer."""
-        x = self.embed(ids)
+        x = self.embed(ids).float()
         cos, sin = self.rope(positions)
         for index, block in enumerate(self.blocks):
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, cos, sin, attend(index), use_reentrant=False)
             else:
                 x = block(x, cos, sin, attend(index))
-        return self.norm(x)
+        return normalized(x, self.norm)
 
     def completion_logprobs(
         self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
@@ -188,13 +194,13 @@ def _hf_block(block: Block, prefix: str) -> Iterator[tuple[str, Tensor]]:
     sizes = [spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim]
     for kind in ("weight", "bias") if spec.qkv_bias else ("weight",):
         fused = getattr(block.qkv, kind)
-        for name, view in zip("qkv", fused.split(sizes), strict=True):
+        for name, view in zip("qkv", torch.split(fused, sizes), strict=True):
             yield f"{prefix}self_attn.{name}_proj.{kind}", view
     if spec.qk_norm:
         yield f"{prefix}self_attn.q_norm.weight", block.q_norm.weight
         yield f"{prefix}self_attn.k_norm.weight", block.k_norm.weight
     yield f"{prefix}self_attn.o_proj.weight", block.out.weight
-    gate, up = block.gate_up.weight.split(spec.intermediate_size)
+    gate, up = torch.split(block.gate_up.weight, spec.intermediate_size)
     yield f"{prefix}mlp.gate_proj.weight", gate
     yield f"{prefix}mlp.up_proj.weight", up
     yield f"{prefix}mlp.down_proj.weight", block.down.weight

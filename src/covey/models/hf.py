@@ -52,7 +52,7 @@ class HFModel:
 
     def _part_logprobs(self, batch: TokenBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         device = batch.completion_ids.device
-        prompts = batch.prompt_ids.split(batch.prompt_lens.tolist())
+        prompts = torch.split(batch.prompt_ids, batch.prompt_lens.tolist())
         ids, mask = _left_padded([prompts[g].tolist() for g in batch.group_of_row.tolist()], device)
         longest = int(batch.lens.max())
         column = torch.arange(longest, device=device)
@@ -82,7 +82,7 @@ class HFModel:
         group = group_index(samples_per_prompt).to(device)
         outputs.past_key_values.batch_select_indices(group)
         logits = outputs.logits[:, -1].float()[group]
-        return logits, HFDecodeState(self._model, outputs.past_key_values, mask[group])
+        return logits, HFDecodeState(self._model, outputs.past_key_values, mask[group], logits)
 
     def hf_state(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.module.named_parameters()
@@ -91,8 +91,8 @@ class HFModel:
 class HFDecodeState:
     """Implements DecodeState on a ``transformers`` cache."""
 
-    def __init__(self, model: Any, cache: Any, mask: Tensor) -> None:
-        self._model, self._cache, self._mask = model, cache, mask
+    def __init__(self, model: Any, cache: Any, mask: Tensor, logits: Tensor) -> None:
+        self._model, self._cache, self._mask, self._logits = model, cache, mask, logits
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
@@ -104,8 +104,11 @@ class HFDecodeState:
             past_key_values=self._cache,
             use_cache=True,
         )
-        logits: Tensor = outputs.logits[:, -1].float()
-        return logits
+        self._logits = outputs.logits[:, -1].float()
+        return self._logits
+
+    def chosen_logits(self, tokens: Tensor) -> Tensor:
+        return self._logits.gather(1, tokens[:, None]).squeeze(1)
 
     def keep(self, rows: Tensor) -> None:
         self._cache.batch_select_indices(rows)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from covey.models.attention import attend_padded
 from covey.models.base import group_index
+from covey.models.logprob import chosen_logits
 
 if TYPE_CHECKING:
     from covey.models.decoder import Attend, Decoder
@@ -30,7 +31,12 @@ class GroupedCache:
         self._prompt_lens, self._group, self._used = prompt_lens, group, 0
         self._prompt: list[tuple[Tensor, Tensor]] = []
         shape = (len(group), spec.num_kv_heads, max_new_tokens, spec.head_dim)
-        self._own = [(weight.new_empty(shape), weight.new_empty(shape)) for _ in range(spec.num_layers)]
+        # on a CPU the small products of decoding are faster, and exact, in float32
+        self._dtype = torch.float32 if weight.device.type == "cpu" else weight.dtype
+        self._own = [
+            (weight.new_empty(shape, dtype=self._dtype), weight.new_empty(shape, dtype=self._dtype))
+            for _ in range(spec.num_layers)
+        ]
         self._regroup()
 
     def _regroup(self) -> None:
@@ -49,7 +55,7 @@ class GroupedCache:
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Run the prompts, keep their keys/values, return final states [K, d] of their last tokens."""
+        """Run the prompts and keep their keys/values; float32 logits [B, V] of the first token of every row."""
         count, longest = len(prompts), int(self._prompt_lens.max())
         device = self._prompt_lens.device
         ids = torch.zeros(count, longest, dtype=torch.int64)
@@ -62,13 +68,17 @@ class GroupedCache:
         def attend(_: int) -> Attend:
             def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 q, k, v = (t.view(count, longest, *t.shape[1:]) for t in (q, k, v))
-                self._prompt.append((k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()))
+                self._prompt.append(
+                    (k.transpose(1, 2).to(self._dtype).contiguous(), v.transpose(1, 2).to(self._dtype).contiguous())
+                )
                 return attend_padded(q, k, v, mask).flatten(0, 1)
 
             return run
 
         states = self._model.hidden(ids.flatten(), positions.flatten(), attend).view(count, longest, -1)
-        return states[torch.arange(count, device=device), self._prompt_lens - 1]
+        last = states[torch.arange(count, device=device), self._prompt_lens - 1]
+        self._states = last.index_select(0, self._group)
+        return (last @ self._model.head_weight.t()).float().index_select(0, self._group)
 
     def _attend(self, layer: int) -> Attend:
         def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -78,19 +88,20 @@ class GroupedCache:
             own_k, own_v = (cache[:, :, :used] for cache in self._own[layer])
             own_k[:, :, -1], own_v[:, :, -1] = k, v
             prompt_k, prompt_v = self._prompt[layer]
-            q = (q * (1.0 / math.sqrt(dim))).view(rows, kv_heads, rep, dim)
+            compute_dtype = q.dtype
+            q = (q.to(self._dtype) * (1.0 / math.sqrt(dim))).view(rows, kv_heads, rep, dim)
             grid_q = q.index_select(0, self._grid).view(groups, self._widest, kv_heads, rep, dim)
             grid_q = grid_q.transpose(1, 2).reshape(groups, kv_heads, self._widest * rep, dim)
             prompt_scores = grid_q @ prompt_k.transpose(-1, -2)
             if self._prompt_pad is not None:
                 prompt_scores = prompt_scores.masked_fill(self._prompt_pad, float("-inf"))
             scores = torch.cat([self._from_grid(prompt_scores, rep), q @ own_k.transpose(-1, -2)], dim=-1)
-            weights = torch.softmax(scores.float(), dim=-1).to(q.dtype)
+            weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(self._dtype)
             length = prompt_k.shape[2]
             grid_w = weights[..., :length].index_select(0, self._grid).view(groups, self._widest, kv_heads, rep, length)
             grid_w = grid_w.transpose(1, 2).reshape(groups, kv_heads, self._widest * rep, length)
             out = weights[..., length:] @ own_v + self._from_grid(grid_w @ prompt_v, rep)
-            return out.view(rows, heads, dim)
+            return out.view(rows, heads, dim).to(compute_dtype)
 
         return run
 
@@ -103,12 +114,12 @@ class GroupedCache:
     @torch.no_grad()
     def step(self, tokens: Tensor) -> Tensor:
         positions = self._prompt_lens[self._group] + self._used
-        states = self._model.hidden(tokens, positions, self._attend)
+        self._states = self._model.hidden(tokens, positions, self._attend)
         self._used += 1
-        return self.logits(states)
+        return (self._states @ self._model.head_weight.t()).float()
 
-    def logits(self, states: Tensor) -> Tensor:
-        return (states @ self._model.head_weight.t()).float()
+    def chosen_logits(self, tokens: Tensor) -> Tensor:
+        return chosen_logits(self._states, self._model.head_weight, tokens)
 
     @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
@@ -137,4 +148,4 @@ def start_decoding(
     lens = torch.tensor([len(p) for p in prompts], device=device)
     group = group_index(samples_per_prompt).to(device)
     cache = GroupedCache(model, lens, group, max_new_tokens)
-    return cache.logits(cache.prefill(prompts)).index_select(0, group), cache
+    return cache.prefill(prompts), cache

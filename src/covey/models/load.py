@@ -76,7 +76,7 @@ def load_model(
     else:
         if checkpointing:
             # transformers checkpoints in training mode only, where dropout would make log-probs random
-            raise UserError(f"--gradient_checkpointing: not available for model type {config.model_type!r}; turn it off")
+            raise UserError(f"--gradient_checkpointing: not available for model type {config.model_type!r}")
         policy = HFModel(model)
     policy.module.eval()  # no dropout: sampled, old and new log-probs must come from one function
     policy.module.to(device)
@@ -129,7 +129,9 @@ def _load_weights(source: str, dtype: torch.dtype) -> Any:
 
 def _from_pretrained(auto_class: Any, source: str, **options: Any) -> Any:
     from safetensors import SafetensorError
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # it would break through the live display
     try:
         return auto_class.from_pretrained(source, **options)
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:

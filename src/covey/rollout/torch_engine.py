@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from covey.models.base import PolicyModel
+from covey.models.base import DecodeState, PolicyModel
+from covey.models.logprob import with_chosen_logit
 from covey.rollout.base import Progress, Sampling
 from covey.rollout.sampler import draw, row_uniforms
 from covey.types import Completion, Prompt
@@ -23,7 +24,13 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: PolicyModel, decode: Decode, end_ids: Sequence[int], *, max_rows: int = 256, max_tokens: int = 131_072
+        self,
+        model: PolicyModel,
+        decode: Decode,
+        end_ids: Sequence[int],
+        *,
+        max_rows: int = 256,
+        max_tokens: int = 131_072,
     ) -> None:
         self._model, self._decode = model, decode
         self._max_rows, self._max_tokens = max_rows, max_tokens
@@ -106,6 +113,7 @@ class TorchEngine:
         running = torch.ones(total, dtype=torch.bool, device=device)
         for position in range(sampling.max_new_tokens):
             tokens, token_logprobs = draw(logits, uniforms[live, position], sampling)
+            token_logprobs = self._exact(token_logprobs, logits, state, tokens, sampling.temperature or 1.0)
             written = live[running]
             ids[written, position] = tokens[running]
             logprobs[written, position] = token_logprobs[running]
@@ -123,6 +131,11 @@ class TorchEngine:
         if not bool(torch.isfinite(logprobs).all()):
             raise RuntimeError(f"the model gives logits that are not finite (weight version {self._version})")
         return self._completions(ids.cpu(), logprobs.cpu(), lens.tolist())
+
+    @staticmethod
+    def _exact(logprobs: Tensor, logits: Tensor, state: DecodeState, tokens: Tensor, temperature: float) -> Tensor:
+        rounded = logits.gather(1, tokens[:, None]).squeeze(1)
+        return with_chosen_logit(logprobs, rounded / temperature, state.chosen_logits(tokens) / temperature)
 
     def _completions(self, ids: Tensor, logprobs: Tensor, lens: Sequence[int]) -> list[Completion]:
         ends = set(self._end_ids.tolist())

@@ -7,5 +7,5 @@ Nothing is re-exported here, so that a reader of one module does not pay for the
 - ``display.make_display``: the live display, or plain log lines
 - ``table.before_after_table``: the table at the end of a recipe
 - ``sinks.make_sinks``: TensorBoard and Weights & Biases
-- ``memory``, ``stats``: resident memory, Wilson interval
+- ``memory``: resident memory
 """

@@ -19,7 +19,7 @@ class EvalRow:
     name: str
     accuracy: float | None
     interval: tuple[float, float] | None
-    """95% interval of the accuracy (see ``stats.wilson_interval``)."""
+    """95% interval of the accuracy (Wilson)."""
     format: float | None
     accuracy_when_formatted: float | None
     mean_length: float | None

@@ -1,11 +1,13 @@
 """Worked solutions for the warm start: a systematic search that a small model can carry out.
 
-One line per first operation on a pair: its value, the number that is left, then the second operations that can still
-reach the target: upwards (+ *) while the value is below the target, downwards (- /) while it is above. The left-over
-number is written out because a small model adds two numbers that stand side by side far more reliably than one of them
-with a number it has to work out (measured: benchmarks/countdown). Example, 57 from 8, 11, 3::
+One line per first operation on a pair: its value, the number that is left, then every second operation on these two up
+to the first hit. Two things were learned from the first divergences of sampled traces (benchmarks/countdown): the
+left-over number is written out, because a small model adds two numbers that stand side by side far more reliably than
+one of them with a number it has to work out; and no line depends on whether the value is above or below the target,
+because that comparison was the next most frequent slip. Example, 57 from 8, 11, 3::
 
-    <think>8+11=19 3 +22 *57!</think>
+    <think>8*11=88 3 +91 -85
+    8+11=19 3 *57!</think>
     <answer>(8+11)*3</answer>
 """
 
@@ -18,23 +20,32 @@ PRODUCT_CAP = 99
 
 def _first_operations(a: int, b: int) -> Iterator[tuple[str, int]]:
     high, low = max(a, b), min(a, b)
+    yield f"{a}*{b}", a * b  # first, because most solutions multiply: shorter traces
     yield f"{a}+{b}", a + b
     if high > low:
         yield f"{high}-{low}", high - low
-    yield f"{a}*{b}", a * b
     if low > 1 and high % low == 0:
         yield f"{high}/{low}", high // low
 
 
 def _second_operations(value: int, rest: int, target: int) -> Iterator[tuple[str, int]]:
-    if value <= target:
-        yield "+", value + rest
-        if value * rest <= PRODUCT_CAP:
-            yield "*", value * rest
-    if value >= target:
-        yield "-", value - rest
-        if value % rest == 0:
-            yield "/", value // rest
+    if value * rest <= PRODUCT_CAP:
+        yield "*", value * rest
+    yield "+", value + rest
+    if value < 10 <= target:
+        return  # a one-digit value can't come down to a two-digit target
+    yield "-", abs(value - rest)
+    if rest > 1 and value % rest == 0:
+        yield "/", value // rest
+
+
+def _joined(expression: str, value: int, operator: str, rest: int) -> str:
+    """The solving expression; a difference is written with its larger part first."""
+    if operator in "*/":
+        return f"({expression}){operator}{rest}"
+    if operator == "-" and rest > value:
+        return f"{rest}-({expression})"
+    return f"{expression}{operator}{rest}"
 
 
 def search_lines(nums: Sequence[int], target: int) -> tuple[list[str], str | None]:
@@ -47,8 +58,7 @@ def search_lines(nums: Sequence[int], target: int) -> tuple[list[str], str | Non
             for operator, result in _second_operations(value, rest, target):
                 line += f" {operator}{result}"
                 if result == target:
-                    bracketed = f"({expression})" if operator in "*/" else expression
-                    return [*lines, line + "!"], f"{bracketed}{operator}{rest}"
+                    return [*lines, line + "!"], _joined(expression, value, operator, rest)
             lines.append(line)
     return lines, None
 

@@ -36,12 +36,14 @@ class Checkpoints:
         scratch.mkdir(parents=True)
         self._save_model(scratch)
         torch.save({"step": step, **state}, scratch / _STATE)
-        sizes = {path.name: path.stat().st_size for path in sorted(scratch.iterdir())}
+        files = sorted(path for path in scratch.rglob("*") if path.is_file())
+        sizes = {path.relative_to(scratch).as_posix(): path.stat().st_size for path in files}
         (scratch / _MANIFEST).write_text(json.dumps(sizes, indent=1) + "\n")
         shutil.rmtree(target, ignore_errors=True)
         scratch.rename(target)
         if self._limit is not None:
-            for old in steps_saved(self._folder)[: -self._limit]:
+            # later ones are there after a resume from an earlier step; they must not push out the one just written
+            for old in [saved for saved in steps_saved(self._folder) if saved <= step][: -self._limit]:
                 shutil.rmtree(self._folder / f"checkpoint-{old}")
         return target
 
@@ -72,7 +74,11 @@ def check_complete(checkpoint: Path) -> None:
     hint = f"; resume from {checkpoint.parent / f'checkpoint-{others[-1]}'} instead" if others else ""
     if not manifest.is_file():
         raise UserError(f"{checkpoint} is not a Covey checkpoint: {_MANIFEST} is missing{hint}")
-    for name, size in json.loads(manifest.read_text()).items():
+    try:
+        sizes: dict[str, int] = json.loads(manifest.read_text())
+    except ValueError as error:
+        raise UserError(f"{checkpoint}: {_MANIFEST} is damaged ({error}){hint}") from error
+    for name, size in sizes.items():
         path = checkpoint / name
         if not path.is_file():
             raise UserError(f"{checkpoint}: {name} is missing{hint}")

@@ -20,6 +20,7 @@ from covey.algo import (
     truncation_mask,
     zero_std_groups,
 )
+from covey.algo.advantages import Scale
 from covey.backends.base import TrainBackend, UpdateStats
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.tensors import TokenBatch, make_batch
@@ -50,7 +51,7 @@ class GRPOSettings:
     rows_per_micro_batch: int
     num_iterations: int
     advantage_estimator: str
-    scale_rewards: str
+    scale_rewards: Scale
     aggregation: str
     overlong_filter: bool
     shuffle: bool
@@ -87,25 +88,29 @@ class Rollout:
 
 
 def grpo_step(parts: GRPOParts, settings: GRPOSettings, step: int) -> Iterator[StepResult]:
-    """One rollout after optimizer step ``step`` and every optimizer step taken on it."""
-    rollout = collect(parts, settings, step // settings.steps_per_rollout, version=step)
+    """One rollout after optimizer step ``step`` and every optimizer step taken on it.
+
+    After a stop inside a rollout it is sampled anew, from the present weights, for the steps that are left of it.
+    """
+    number, done = divmod(step, settings.steps_per_rollout)
+    rollout = collect(parts, settings, number, version=step)
+    started = time.perf_counter()
     batch, advantages = assemble(rollout.groups, settings)
     # every denominator is fixed here, over all rows of an optimizer step, before the first forward pass
     minibatches = [weigh(part, parts, settings) for part in batch.split(settings.rows_per_step)]
     minibatches = [with_logprobs(part, parts, settings) for part in minibatches]
-    for _ in range(settings.num_iterations):
-        for part in minibatches:
-            started = time.perf_counter()
-            micros = useful_rows(part, parts.objective).split(settings.rows_per_micro_batch)
-            lr = parts.schedule(step + 1)
-            parts.note(f"update {step + 1}")
-            stats = parts.backend.update(micros, parts.objective, lr)
-            step += 1
-            parts.engine.load_weights(parts.backend.named_weights(), version=step)
-            train_s = time.perf_counter() - started
-            metrics = step_metrics(rollout, batch, stats, parts.objective.beta, lr, train_s)
-            yield StepResult(step, metrics, rollout.groups, advantages)
-            rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
+    for part in (minibatches * settings.num_iterations)[done:]:
+        micros = useful_rows(part, parts.objective).split(settings.rows_per_micro_batch)
+        lr = parts.schedule(step + 1)
+        parts.note(f"update {step + 1}")
+        stats = parts.backend.update(micros, parts.objective, lr)
+        step += 1
+        parts.engine.load_weights(parts.backend.named_weights(), version=step)
+        train_s = time.perf_counter() - started
+        metrics = step_metrics(rollout, part, stats, parts.objective.beta, lr, train_s)
+        yield StepResult(step, metrics, rollout.groups, advantages)
+        rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
+        started = time.perf_counter()
 
 
 def collect(parts: GRPOParts, settings: GRPOSettings, number: int, version: int) -> Rollout:
@@ -194,9 +199,12 @@ def useful_rows(part: TokenBatch, objective: Objective) -> TokenBatch:
 
 
 def step_metrics(
-    rollout: Rollout, batch: TokenBatch, stats: UpdateStats, beta: float, lr: float, train_s: float
+    rollout: Rollout, part: TokenBatch, stats: UpdateStats, beta: float, lr: float, train_s: float
 ) -> dict[str, float | None]:
-    """The metric line of one optimizer step; reward metrics appear on the first step of a rollout only."""
+    """The metric line of the optimizer step on ``part``; reward metrics appear on the first step of a rollout only.
+
+    ``time/train_s`` includes old and reference log-probs; ``tokens_per_s`` counts the completion tokens of the step.
+    """
     step_s = rollout.rollout_s + rollout.reward_s + train_s
     metrics: dict[str, float | None] = {
         "kl": None,
@@ -212,7 +220,7 @@ def step_metrics(
         "time/reward_s": rollout.reward_s,
         "time/train_s": train_s,
         "time/step_s": step_s,
-        "tokens_per_s": batch.num_tokens / step_s,
+        "tokens_per_s": part.num_tokens / step_s,
     }
     return metrics | (reward_metrics(rollout.groups) if rollout.groups else {})
 

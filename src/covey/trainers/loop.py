@@ -50,13 +50,16 @@ class Loop:
                 for result in advance(step):
                     step = result.step
                     self._record(result)
+                    if step == self.total_steps:
+                        break  # the last rollout may serve fewer steps than the others
                 if self.save_steps and before // self.save_steps != step // self.save_steps:
                     self._save(step)
                     saved = step
         except StopRequested:
             if step > saved:
                 self._save(step)
-            self.display.message(f"stopped after step {step}; saved {self._path(step)}")
+            kept = f"{self._path(step)} holds it" if step > start else "nothing new to save"
+            self.display.message(f"stopped after step {step}; {kept}")
             raise
         if step > saved or step == start:
             self._save(step)
@@ -64,8 +67,13 @@ class Loop:
 
     def _record(self, result: StepResult) -> None:
         metrics = {**result.metrics, "memory/rss_gb": rss_gb()}
-        if self.evaluate is not None and self.eval_steps and result.step % self.eval_steps == 0:
-            metrics |= self.evaluate(result.step)
+        try:
+            if self.evaluate is not None and self.eval_steps and result.step % self.eval_steps == 0:
+                metrics |= self.evaluate(result.step)
+        finally:
+            self._log(result, metrics)  # the step itself is done, also when its evaluation is interrupted
+
+    def _log(self, result: StepResult, metrics: Mapping[str, float | None]) -> None:
         if result.groups:
             self.writer.log_rollouts(result.step, result.groups, result.advantages)
             group = result.groups[result.step % len(result.groups)]

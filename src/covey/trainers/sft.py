@@ -57,6 +57,7 @@ def sft_step(
     metrics = {
         "loss": stats.loss,
         "grad_norm": stats.grad_norm,
+        "update_skipped": float(not stats.applied),
         "lr": lr,
         "time/train_s": seconds,
         "time/step_s": seconds,

@@ -6,12 +6,19 @@ import signal
 from types import FrameType, TracebackType
 
 
-class StopRequested(Exception):
-    """Raised by ``StopSignal.check`` between two pieces of work, never inside an update of the weights."""
+class StopRequested(KeyboardInterrupt):
+    """Raised by ``StopSignal.check`` between two pieces of work, never inside an update of the weights.
+
+    A KeyboardInterrupt, so that whoever does not know of it ends as after any Ctrl-C (exit code 130 on the command
+    line) and no ``except Exception`` on the way takes it for a fault.
+    """
 
 
 class StopSignal:
-    """Context manager that turns SIGINT and SIGTERM into a request; ``check`` is called wherever stopping is safe."""
+    """Context manager that turns SIGINT and SIGTERM into a request; ``check`` is called wherever stopping is safe.
+
+    A request that no check has met is raised on leaving, so that none is lost between two stages of a recipe.
+    """
 
     def __init__(self) -> None:
         self._requested = False
@@ -35,6 +42,8 @@ class StopSignal:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if kind is None:
+            self.check()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._requested:
