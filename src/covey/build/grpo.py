@@ -62,7 +62,7 @@ def run_grpo(
         say(line)
     if config.run.dry_run:
         return None
-    resume = open_resume(config.run)
+    resume = open_resume(config.run, config)
     inputs = tokenized(config, inputs, load_tokenizer(config.model.model))
     return train(config, inputs, resume, display, name)
 

@@ -190,6 +190,8 @@ def claim_folder(output_dir: Path, path: str, recipe: Mapping[str, Any], seed: i
                 " --output_dir, or delete the folder to start anew"
             )
         return
+    if output_dir.is_dir() and any(output_dir.iterdir()):
+        raise UserError(f"{output_dir} holds other files; give a recipe an --output_dir of its own")
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomic(record, json.dumps(mine, indent=2) + "\n")
 

@@ -29,7 +29,7 @@ def run_sft(
         say(line)
     if config.run.dry_run:
         return None
-    resume = open_resume(config.run)
+    resume = open_resume(config.run, config)
     examples = encode(pairs, load_tokenizer(config.model.model), config)
     plan = sft_plan(config, len(examples))  # dropped examples shorten an epoch
     loaded = load_model(

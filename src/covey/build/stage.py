@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +66,39 @@ class Stage:
         return Outcome(folder, folder / "final", steps, time.perf_counter() - began)
 
 
-def open_resume(run: RunConfig) -> Resume | None:
+FREE_TO_CHANGE = (
+    "output_dir",
+    "resume_from_checkpoint",
+    "max_steps",
+    "num_train_epochs",
+    "save_steps",
+    "save_total_limit",
+    "logging_steps",
+    "report_to",
+    "dry_run",
+    "device",
+)
+"""Options a resumed run may change without anybody asking why."""
+
+
+def check_same_run(saved: Mapping[str, Any], config: Composition) -> None:
+    """Compare a checkpoint's options with those of the run that continues it.
+
+    Another model is refused (UserError): the KL reference and the tokenizer are those of the start, so a run continues
+    from its own start model and not from one of its checkpoints (known fault 30). Other differences are said.
+    """
+    mine = config.to_dict()
+    if saved.get("model") != mine["model"]:
+        raise UserError(
+            f"--model {mine['model']}: the run to continue was started from {saved.get('model')}; give that again, the"
+            " trained weights come from the checkpoint"
+        )
+    for key in sorted(saved.keys() & mine.keys()):
+        if saved[key] != mine[key] and key not in FREE_TO_CHANGE:
+            say(f"note: --{key} is {mine[key]}, the run was started with {saved[key]}")
+
+
+def open_resume(run: RunConfig, config: Composition) -> Resume | None:
     """The checkpoint named by ``--resume_from_checkpoint``, checked file by file; None for a fresh run.
 
     Called before a model loads, so it also refuses (UserError) a run folder that a fresh run can not have.
@@ -80,6 +112,7 @@ def open_resume(run: RunConfig) -> Resume | None:
     path = find_checkpoint(output_dir_of(run, "run"), run.resume_from_checkpoint)
     check_complete(path)
     state = load_state(path)
+    check_same_run(state["config"], config)
     say(f"resuming from {path} (step {state['step']})")
     return Resume(path, state["step"], state)
 
@@ -128,7 +161,7 @@ def training_stage(
             writer=writer,
             display=shown,
             checkpoints=Checkpoints(folder, lambda path: save_model(loaded, path), run.save_total_limit),
-            state=lambda: {"backend": backend.state_dict()},
+            state=lambda: {"backend": backend.state_dict(), "config": config.to_dict()},
             logging_steps=run.logging_steps,
             save_steps=run.save_steps,
             sinks=sinks,
