@@ -110,6 +110,16 @@ def test_a_stage_may_name_its_own_model(covey: Run, recipe: Run, tiny: Path, lin
     assert raw == named and raw != trained
 
 
+def test_a_stage_may_start_from_an_earlier_training(covey: Run, recipe: Run, lines_of: Run) -> None:
+    """A branch: two trainings from one warm start, each evaluated with its own result."""
+    more = {**SFT, "name": "more", "start_from": "warm start", "seed": 7}
+    file = recipe(SFT, GRPO, more, EVAL, {**EVAL, "start_from": "GRPO"}, {**EVAL, "start_from": "warm start"})
+    assert covey("recipe", file).code == 0
+    assert json.loads(Path("out/3-sft/config.json").read_text())["model"] == "out/1-sft/final"
+    models = [json.loads(Path(f"out/{n}-eval/done.json").read_text())["model"] for n in (4, 5, 6)]
+    assert models == ["out/3-sft/final", "out/2-grpo/final", "out/1-sft/final"]
+
+
 def refused(covey: Run, file: Path, *words: object) -> str:
     """The message of a recipe that must be refused before anything has run."""
     ended = covey("recipe", file, *words)
@@ -133,6 +143,9 @@ def test_wrong_recipes_are_refused_before_anything_runs(covey: Run, recipe: Run,
     assert "has no model" in refused(covey, recipe(SFT, options={"model": ""}))
     assert "no dataset" in refused(covey, recipe(EVAL, options={**bare, "dataset": ""}))
     assert "--warmup_ratio" in refused(covey, recipe({**SFT, "warmup_ratio": 2}, options=bare))
+    assert "there are: warm start" in refused(covey, recipe(SFT, {**EVAL, "start_from": "GRPO"}, options=bare))
+    both = {**EVAL, "start_from": "warm start", "model": "x"}
+    assert "give one of them" in refused(covey, recipe(SFT, both, options=bare))
     missing = Path("missing.yaml")
     assert "cannot be read" in refused(covey, missing)
     Path("broken.yaml").write_text("stages: [")
