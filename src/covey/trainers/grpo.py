@@ -98,9 +98,10 @@ def grpo_step(parts: GRPOParts, settings: GRPOSettings, step: int) -> Iterator[S
     batch, advantages = assemble(rollout.groups, settings)
     # every denominator is fixed here, over all rows of an optimizer step, before the first forward pass
     minibatches = [weigh(part, parts, settings) for part in batch.split(settings.rows_per_step)]
-    minibatches = [with_logprobs(part, parts, settings) for part in minibatches]
-    for part in (minibatches * settings.num_iterations)[done:]:
-        micros = useful_rows(part, parts.objective).split(settings.rows_per_micro_batch)
+    trained = [with_logprobs(useful_rows(part, parts.objective), parts, settings) for part in minibatches]
+    passes = list(zip(minibatches, trained, strict=True)) * settings.num_iterations
+    for part, rows in passes[done:]:
+        micros = rows.split(settings.rows_per_micro_batch)
         lr = parts.schedule(step + 1)
         parts.note(f"update {step + 1}")
         stats = parts.backend.update(micros, parts.objective, lr)
@@ -178,6 +179,8 @@ def weigh(part: TokenBatch, parts: GRPOParts, settings: GRPOSettings) -> TokenBa
 
 def with_logprobs(part: TokenBatch, parts: GRPOParts, settings: GRPOSettings) -> TokenBatch:
     """Old and reference log-probs, computed only if the objective reads them."""
+    if part.num_rows == 0:
+        return part
     old: Tensor | None = None
     ref: Tensor | None = None
     micros = part.split(settings.rows_per_micro_batch)
