@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig
+from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
 from covey.errors import UserError
 from covey.rewards import RewardSet, build_reward_set
 from covey.rewards.functions import distinct_names, own_name
@@ -121,8 +122,11 @@ def reward_set(
     )
 
 
+MAX_HASTY_LINES = 3
+
+
 def training_texts(
-    data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say
+    data: DataConfig, countdown: WorkedCountdownConfig, rows: Rows, seed: int, say: Say
 ) -> list[tuple[Prompt, str]]:
     """(prompt, completion) pairs for supervised training: worked solutions of the generator, or rows with an answer."""
     if rows != "countdown":
@@ -130,7 +134,12 @@ def training_texts(
     prompts = training_prompts(data, countdown, rows, seed, say)
     # written for three numbers: of four, the search would leave one out
     threes = [prompt for prompt in prompts if len(prompt.columns["nums"]) == 3]
-    pairs = [(p, worked_solution(p.columns["nums"], p.columns["target"])) for p in threes]
+    rng = random.Random(f"covey-patience:{seed}")
+    patience = [rng.randint(1, MAX_HASTY_LINES) if rng.random() < countdown.hasty_share else None for _ in threes]
+    pairs = [
+        (p, worked_solution(p.columns["nums"], p.columns["target"], lines))
+        for p, lines in zip(threes, patience, strict=True)
+    ]
     solved = [(prompt, text) for prompt, text in pairs if text is not None]
     if not solved:
         raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")

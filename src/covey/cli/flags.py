@@ -109,6 +109,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag("countdown_operators", "operators a puzzle may need, as one word"),
     Flag("countdown_require_integer_steps", "every puzzle has a solution without fractions on the way"),
     Flag("countdown_num_puzzles", "size of the generated training set", "puzzles"),
+    Flag(
+        "countdown_hasty_share",
+        "share of the worked solutions that give up after one to three lines and answer wrongly: a cold start as mixed"
+        " as found data, in which careful search is one habit of two",
+    ),
     # sampling
     Flag("temperature", "sampling temperature; 0 is greedy (not for training)", swift=0.9),
     Flag("top_k", "sample from the k most likely tokens; -1: all", "tokens", -1),

@@ -24,6 +24,7 @@ from covey.config.sections import (
     SamplingConfig,
     TrainCountdownConfig,
     TrainDataConfig,
+    WorkedCountdownConfig,
 )
 from covey.errors import UserError
 
@@ -53,6 +54,7 @@ __all__ = [
     "ScoreOptions",
     "TrainCountdownConfig",
     "TrainDataConfig",
+    "WorkedCountdownConfig",
     "changed_options",
 ]
 
@@ -94,7 +96,7 @@ class SFTConfig(Composition):
 
     model: ModelConfig = field(default=ModelConfig())
     data: TrainDataConfig = field(default=TrainDataConfig())
-    countdown: TrainCountdownConfig = field(default=TrainCountdownConfig())
+    countdown: WorkedCountdownConfig = field(default=WorkedCountdownConfig())
     optim: OptimConfig = field(default=OptimConfig(learning_rate=1e-5))
     batch: BatchConfig = field(default=BatchConfig())
     run: RunConfig = field(default=RunConfig())

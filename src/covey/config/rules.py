@@ -55,7 +55,7 @@ RULES = (
         "is read by the puzzle generator: use --dataset countdown",
     ),
     ReadWhen(
-        ("countdown_num_puzzles",),
+        ("countdown_num_puzzles", "countdown_hasty_share"),
         lambda v: v["dataset"] == "countdown",
         "is read by the puzzle generator: use --dataset countdown",
     ),

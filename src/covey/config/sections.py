@@ -86,6 +86,17 @@ class TrainCountdownConfig(CountdownConfig):
 
 
 @dataclass(frozen=True)
+class WorkedCountdownConfig(TrainCountdownConfig):
+    """The puzzle generator for supervised training, with its worked solutions."""
+
+    hasty_share: float = 0.0
+
+    def check(self) -> None:
+        super().check()
+        require(0 <= self.hasty_share < 1, "countdown_hasty_share", self.hasty_share, "a share: at least 0, below 1")
+
+
+@dataclass(frozen=True)
 class SamplingConfig(Section):
     """How completions are sampled; complete and final, a model's own generation defaults never apply."""
 

@@ -48,24 +48,30 @@ def _joined(expression: str, value: int, operator: str, rest: int) -> str:
     return f"{expression}{operator}{rest}"
 
 
-def search_lines(nums: Sequence[int], target: int) -> tuple[list[str], str | None]:
-    """The lines of the search over three numbers up to the first hit, and the solving expression (None: no hit)."""
-    lines: list[str] = []
+def search_lines(nums: Sequence[int], target: int) -> Iterator[tuple[str, str, bool]]:
+    """The lines of the search over three numbers up to the first hit: text, last expression tried, whether it hits."""
     for first, second in ((0, 1), (0, 2), (1, 2)):
         rest = nums[3 - first - second]
         for expression, value in _first_operations(nums[first], nums[second]):
-            line = f"{expression}={value} {rest}"
+            line, tried = f"{expression}={value} {rest}", ""
             for operator, result in _second_operations(value, rest, target):
                 line += f" {operator}{result}"
+                tried = _joined(expression, value, operator, rest)
                 if result == target:
-                    return [*lines, line + "!"], _joined(expression, value, operator, rest)
-            lines.append(line)
-    return lines, None
+                    yield line + "!", tried, True
+                    return
+            yield line, tried, False
 
 
-def worked_solution(nums: Sequence[int], target: int) -> str | None:
-    """The completion a warm start learns from, or None if the search does not reach the target."""
-    lines, expression = search_lines(nums, target)
-    if expression is None:
-        return None
-    return "<think>" + "\n".join(lines) + f"</think>\n<answer>{expression}</answer>"
+def worked_solution(nums: Sequence[int], target: int, patience: int | None = None) -> str | None:
+    """The completion a warm start learns from, or None if the search does not reach the target.
+
+    With ``patience`` n the search gives up after n lines without a hit and answers with the last thing it tried, which
+    is well-formed and wrong: the hasty part of a mixed cold start.
+    """
+    lines: list[str] = []
+    for line, tried, hit in search_lines(nums, target):
+        lines.append(line)
+        if hit or len(lines) == patience:
+            return "<think>" + "\n".join(lines) + f"</think>\n<answer>{tried}</answer>"
+    return None
