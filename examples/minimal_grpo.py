@@ -239,18 +239,10 @@ def main(argv: Sequence[str]) -> list[dict[str, float]]:
 
 
 DEFAULTS: dict[str, float] = {
-    "steps": 60,
-    "prompts_per_step": 8,
-    "num_generations": 8,
-    "num_iterations": 1,  # rollouts, groups, G, updates
-    "max_completion_length": 160,
-    "temperature": 1.0,
-    "rows_per_micro_batch": 8,  # the rows limit memory, nothing else
-    "learning_rate": 1e-5,
-    "epsilon": 0.2,
-    "beta": 0.0,
-    "seed": 0,  # epsilon: clip range; beta: KL weight, 0 for none
-}
+    "steps": 60, "prompts_per_step": 8, "num_generations": 8, "num_iterations": 1,  # rollouts, groups, G, updates
+    "max_completion_length": 160, "temperature": 1.0, "rows_per_micro_batch": 8,  # the rows limit memory, nothing else
+    "learning_rate": 1e-5, "epsilon": 0.2, "beta": 0.0, "seed": 0,  # epsilon: clip range; beta: KL weight, 0 for none
+}  # fmt: skip
 TINY = DEFAULTS | {"steps": 80, "prompts_per_step": 10, "num_generations": 16, "num_iterations": 2}
 TINY |= {"max_completion_length": 2, "rows_per_micro_batch": 160, "learning_rate": 2e-3}
 

@@ -19,7 +19,8 @@ def value(a: int, operator: str, b: int) -> float:
 
 
 def test_a_trace_in_full() -> None:
-    assert worked_solution((8, 11, 3), 57) == "<think>8*11=88 3 +91 -85\n8+11=19 3 *57!</think>\n<answer>(8+11)*3</answer>"
+    think = "<think>8*11=88 3 +91 -85\n8+11=19 3 *57!</think>"
+    assert worked_solution((8, 11, 3), 57) == think + "\n<answer>(8+11)*3</answer>"
     assert worked_solution((8, 11, 3), 57, patience=1) == "<think>8*11=88 3 +91 -85</think>\n<answer>8*11-3</answer>"
     assert worked_solution((8, 11, 3), 57, patience=2) == worked_solution((8, 11, 3), 57)
     assert worked_solution((1, 1, 1), 99) is None

@@ -137,16 +137,18 @@ def finish(path: str, output_dir: Path, stages: list[RecipeStage], results: list
         "seconds": {f"{i}-{r['kind']}": r["seconds"] for i, r in enumerate(results, start=1)},
         "peak_memory_gb": max(r["peak_memory_gb"] for r in results),
     }
-    if trained:
-        summary["model_dir"] = trained[-1][1]["model_dir"]
+    # a branch that only trains longer by imitation is there for comparison: the result is what GRPO made
+    results_of_job = [pair for pair in trained if pair[0].kind == "grpo"] or trained
+    if results_of_job:
+        summary["model_dir"] = results_of_job[-1][1]["model_dir"]
     write_atomic(output_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     print_table([_row(r["name"], r["result"]) for r in evaluated])
     print(f"run folder     {output_dir}")
     print(f"summary        {output_dir / 'summary.json'}")
     for stage, result in trained:
         print(f"{stage.name:<14} {result['seconds']:.0f} s, {result['steps']} steps, model in {result['model_dir']}")
-    if trained:
-        last, result = trained[-1]
+    if results_of_job:
+        last, result = results_of_job[-1]
         print(f"chat with it   covey chat --model {result['model_dir']}{_system_flag(last.config)}")
         print(f"run it again   covey recipe {path} --output_dir ANOTHER_FOLDER --seed 43")
 
