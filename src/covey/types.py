@@ -5,9 +5,9 @@ All are frozen; nothing here imports torch, so rewards, tasks and tools can use 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 FinishReason = Literal["stop", "length"]
 
@@ -57,6 +57,17 @@ class Scored:
     rewards: Mapping[str, float | None]
     total: float | None
     """Weighted sum over the functions that did not abstain; None when all abstained."""
+
+
+class ScoredRows(Protocol):
+    """What scoring completions returns: scores in the order of the completions."""
+
+    @property
+    def scored(self) -> Sequence[Scored]: ...
+
+
+Score = Callable[[Sequence[Prompt], Sequence[Completion]], ScoredRows]
+"""Scores row-aligned prompts and completions; training and evaluation are handed the same one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,13 @@ from typing import Any, get_args
 from covey.algo.advantages import ADVANTAGE_ESTIMATORS, Scale
 from covey.algo.kl import KL_ESTIMATORS
 from covey.algo.losses import LOSSES
+from covey.cli.model_names import EMBEDDED_MODELS
 from covey.config import AlgoConfig
 from covey.config.base import field_types
+from covey.config.sections import DEFAULT_PAIR_WEIGHTS
 from covey.config.values import without_none
+from covey.models.embedded import EMBEDDED
+from covey.rewards import DEFAULT_WEIGHTS
 
 
 def choices(name: str) -> tuple[Any, ...]:
@@ -21,3 +25,9 @@ def test_choices_are_the_tables_of_algo() -> None:
     assert set(choices("advantage_estimator")) == set(ADVANTAGE_ESTIMATORS)
     assert choices("scale_rewards") == get_args(Scale)
     assert set(choices("kl_estimator")) == set(KL_ESTIMATORS) - {"k1"}  # as a loss, k1 has no gradient on average
+
+
+def test_what_stands_twice_for_the_layers_sake_agrees() -> None:
+    """config and the command line may not import rewards and models, which hold the same two tables."""
+    assert DEFAULT_PAIR_WEIGHTS == DEFAULT_WEIGHTS
+    assert set(EMBEDDED_MODELS) == set(EMBEDDED)

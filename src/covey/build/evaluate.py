@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from covey.build.data import Rows, heldout_prompts, reward_set
+from covey.build.data import heldout_prompts, reward_set
 from covey.build.objects import DTYPES, check_context, device_of, engine_of, sampling_of, say
 from covey.config import EvalRunConfig
 from covey.evals.accuracy import EvalResult, evaluate
@@ -49,15 +48,12 @@ def eval_model(
     display: Display,
     stop: StopSignal,
     name: str,
-    rows: Rows | None = None,
-    rewards: Sequence[str | Callable[..., Any]] | None = None,
 ) -> Evaluated:
     """Evaluate; completions go to ``<output_dir>/completions.jsonl`` when the config names a folder."""
     began = time.perf_counter()
-    source = config.data.dataset if rows is None else rows
     count = config.eval.eval_num_prompts
-    prompts = heldout_prompts(config.data, config.countdown, source, count, config.eval.seed, say)
-    score = reward_set(config.reward, prompts, rewards)
+    prompts = heldout_prompts(config.data, config.countdown, config.data.dataset, count, config.eval.seed, say)
+    score = reward_set(config.reward, prompts)
     tokenizer = load_tokenizer(config.model.model)
     limit = config.data.max_length
     prompts, dropped = tokenize_prompts(tokenizer, prompts, limit, config.data.truncation_strategy)

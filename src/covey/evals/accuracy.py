@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from covey.evals.stats import wilson_interval
 from covey.rollout.base import Progress, RolloutEngine, Sampling
-from covey.types import Completion, Group, Prompt, Scored
-
-
-class ScoredRows(Protocol):
-    @property
-    def scored(self) -> Sequence[Scored]: ...
+from covey.types import Group, Prompt, Score, Scored
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ def evaluate(
     prompts: Sequence[Prompt],
     samples_per_prompt: int,
     sampling: Sampling,
-    score: Callable[[Sequence[Prompt], Sequence[Completion]], ScoredRows],
+    score: Score,
     *,
     seed: tuple[int, ...],
     progress: Progress | None = None,

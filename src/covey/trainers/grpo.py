@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,17 +25,8 @@ from covey.rollout.base import RolloutEngine, Sampling
 from covey.tensors import TokenBatch, make_batch
 from covey.trainers.order import stream_indices
 from covey.trainers.schedule import Schedule
-from covey.types import Completion, Group, Prompt, Scored, StepResult
+from covey.types import Group, Prompt, Score, StepResult
 
-
-class ScoredRows(Protocol):
-    """What scoring a rollout returns: scores in the order of the completions."""
-
-    @property
-    def scored(self) -> Sequence[Scored]: ...
-
-
-Score = Callable[[Sequence[Prompt], Sequence[Completion]], ScoredRows]
 Note = Callable[[str], None]
 """Shows how far a long phase is; may raise StopRequested."""
 
