@@ -34,14 +34,14 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy --strict over src
 	$(BIN)/mypy
 
-countdown: $(STAMP) ## the main job: warm start and GRPO on Countdown, within 45 minutes on two cores
-	$(BIN)/covey recipe recipes/countdown-smollm2.yaml
+countdown: $(STAMP) ## the main job: warm start and GRPO on Countdown, within 45 minutes on two cores (ARGS="--seed 43")
+	$(BIN)/covey recipe recipes/countdown-smollm2.yaml $(ARGS)
 
 countdown-quick: $(STAMP) ## the same path in under 6 minutes
-	$(BIN)/covey recipe recipes/countdown-smollm2-quick.yaml
+	$(BIN)/covey recipe recipes/countdown-smollm2-quick.yaml $(ARGS)
 
 countdown-full: $(STAMP) ## the long recipe: at most 2 hours, resumable
-	$(BIN)/covey recipe recipes/countdown-smollm2-full.yaml
+	$(BIN)/covey recipe recipes/countdown-smollm2-full.yaml $(ARGS)
 
 clean: ## remove .venv, caches and build products (never runs/)
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

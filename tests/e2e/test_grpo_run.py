@@ -277,8 +277,8 @@ def test_rows_that_nobody_scored_leave_the_group() -> None:
 
 
 def test_bfloat16(covey: Run, grpo: Run, lines_of: Run, weights_of: Run) -> None:
-    """The default precision: fp32 masters in the trainer state, the rounded copy as the model."""
-    assert covey(*grpo(torch_dtype=None, beta=0.01)).code == 0
+    """fp32 masters in the trainer state, the rounded copy as the model."""
+    assert covey(*grpo(torch_dtype="bfloat16", beta=0.01)).code == 0
     records = lines_of("run/metrics.jsonl")
     assert all(record["rollout/logp_gap"] < 0.02 and "nonfinite_values" not in record for record in records)
     assert {tensor.dtype for tensor in weights_of("run/final").values()} == {torch.bfloat16}

@@ -75,7 +75,7 @@ def test_unknown_key_is_refused_with_the_nearest_name() -> None:
         ({"dataset": ["a", "b"]}, "--dataset: expected text, got ['a', 'b']"),
         ({"model": None}, "--model: expected text, got None"),
         ({"reward_weights": ["a"]}, "--reward_weights: expected a number, got 'a'"),
-        ({"torch_dtype": "bfloat32"}, "--torch_dtype bfloat32: must be one of bfloat16, float32"),
+        ({"torch_dtype": "bfloat32"}, "--torch_dtype bfloat32: must be one of auto, bfloat16, float32"),
         ({"truncation_strategy": "left"}, "--truncation_strategy left: must be one of raise, delete"),
         ({"report_to": ["swanlab"]}, "--report_to swanlab: must be one of tensorboard, wandb, none"),
     ],

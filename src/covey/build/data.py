@@ -15,7 +15,7 @@ from covey.tasks import get_task
 from covey.tasks.base import PromptTemplate, Task
 from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
 from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
-from covey.tasks.countdown_trace import worked_solution
+from covey.tasks.countdown_trace import Demonstrations
 from covey.tasks.dataset import LoadedPrompts, Row, Table, load_prompts, read_table, table_of
 from covey.types import Prompt
 
@@ -122,29 +122,23 @@ def reward_set(
     )
 
 
-MAX_HASTY_LINES = 3
-
-
 def training_texts(
     data: DataConfig, countdown: WorkedCountdownConfig, rows: Rows, seed: int, say: Say
 ) -> list[tuple[Prompt, str]]:
     """(prompt, completion) pairs for supervised training: worked solutions of the generator, or rows with an answer."""
     if rows != "countdown":
         return answered_rows(data, rows, seed, say)
-    prompts = training_prompts(data, countdown, rows, seed, say)
+    drawn = sample_problems(countdown_spec(countdown), "train", countdown.num_puzzles, seed)
+    rng = random.Random(f"covey-demonstrations:{seed}")
+    kinds = Demonstrations(countdown.guess_share, countdown.unsolvable_share)
+    bounds = (countdown.target_range[0], countdown.target_range[1])
     # written for three numbers: of four, the search would leave one out
-    threes = [prompt for prompt in prompts if len(prompt.columns["nums"]) == 3]
-    rng = random.Random(f"covey-patience:{seed}")
-    patience = [rng.randint(1, MAX_HASTY_LINES) if rng.random() < countdown.hasty_share else None for _ in threes]
-    pairs = [
-        (p, worked_solution(p.columns["nums"], p.columns["target"], lines))
-        for p, lines in zip(threes, patience, strict=True)
-    ]
-    solved = [(prompt, text) for prompt, text in pairs if text is not None]
+    shown = [kinds.of(problem, bounds, rng) if len(problem.nums) == 3 else None for problem in drawn]
+    solved = [(problem_to_prompt(pair[0], template_of(data)), pair[1]) for pair in shown if pair is not None]
     if not solved:
         raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")
-    if len(solved) < len(prompts):
-        say(f"{len(prompts) - len(solved)} puzzles without a worked solution left out")
+    if len(solved) < len(drawn):
+        say(f"{len(drawn) - len(solved)} puzzles without a worked solution left out")
     return solved
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.build.data import heldout_prompts, reward_set
-from covey.build.objects import DTYPES, check_context, device_of, engine_of, sampling_of, say
+from covey.build.objects import check_context, device_of, dtype_of, engine_of, sampling_of, say
 from covey.config import EvalRunConfig
 from covey.evals.accuracy import EvalResult, evaluate
 from covey.models.load import load_model, load_tokenizer
@@ -62,7 +62,7 @@ def eval_model(
     longest = max(len(prompt.token_ids) for prompt in prompts)
     check_context(config.model.model, longest, config.sampling.max_completion_length)
     display.start_stage(name, 0)
-    loaded = load_model(config.model.model, device_of(config.model.device), DTYPES[config.model.torch_dtype])
+    loaded = load_model(config.model.model, device_of(config.model.device), dtype_of(config.model))
 
     def progress(done: int, total: int) -> None:
         stop.check()

@@ -10,10 +10,10 @@ from covey.algo.losses import LOSSES
 from covey.backends.local import LocalBackend
 from covey.build.data import Rows, heldout_prompts, reward_set, training_prompts
 from covey.build.objects import (
-    DTYPES,
     adamw,
     check_context,
     device_of,
+    dtype_of,
     engine_of,
     objective_of,
     reference_of,
@@ -121,7 +121,7 @@ def tokenized(config: GRPOConfig, inputs: Inputs, tokenizer: ChatTokenizer) -> I
 
 def train(config: GRPOConfig, inputs: Inputs, resume: Resume | None, display: Display | None, name: str) -> Outcome:
     """Load the model and run the steps."""
-    plan, dtype = inputs.plan, DTYPES[config.model.torch_dtype]
+    plan, dtype = inputs.plan, dtype_of(config.model)
     loaded = load_model(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )

@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 
-from covey.build.objects import DTYPES, device_of, engine_of, sampling_of
+from covey.build.objects import device_of, dtype_of, engine_of, sampling_of
 from covey.config import ChatConfig, ModelConfig, SampleConfig
 from covey.models.load import LoadedModel, load_model
 from covey.types import Message, Prompt
 
 
 def _load(config: ModelConfig) -> LoadedModel:
-    return load_model(config.model, device_of(config.device), DTYPES[config.torch_dtype])
+    return load_model(config.model, device_of(config.device), dtype_of(config))
 
 
 def _prompt(loaded: LoadedModel, name: str, messages: Sequence[Message]) -> Prompt:

@@ -11,7 +11,7 @@ import torch
 from covey.algo.losses import LOSSES, ClipParams
 from covey.algo.objective import Objective
 from covey.backends.local import AdamWParams, convert_parameters
-from covey.config import AlgoConfig, OptimConfig, SamplingConfig
+from covey.config import AlgoConfig, ModelConfig, OptimConfig, SamplingConfig
 from covey.errors import UserError
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder
@@ -20,8 +20,6 @@ from covey.models.load import LoadedModel, context_length
 from covey.rollout.base import Sampling
 from covey.rollout.torch_engine import TorchEngine
 from covey.trainers.schedule import Schedule, warmup_steps
-
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def say(text: str) -> None:
@@ -36,6 +34,25 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
+
+
+def dtype_of(config: ModelConfig) -> torch.dtype:
+    """``--torch_dtype``: auto takes bfloat16 where the device multiplies it natively, else float32.
+
+    A CPU without bf16 instructions emulates them: a matrix product in bf16 took five times as long as in fp32 there
+    (benchmarks/README.md).
+    """
+    if config.torch_dtype != "auto":
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[config.torch_dtype]
+    return torch.bfloat16 if has_bf16(device_of(config.device)) else torch.float32
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether the device has bf16 arithmetic of its own: CUDA from Ampere on, AVX512-BF16, AMX, or that of Arm."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def check_context(model: str, longest_prompt: int, max_new_tokens: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from covey.backends.local import LocalBackend
 from covey.build.data import Rows, training_texts
-from covey.build.objects import DTYPES, adamw, device_of, say, schedule_of
+from covey.build.objects import adamw, device_of, dtype_of, say, schedule_of
 from covey.build.stage import Outcome, open_resume, restore, training_stage
 from covey.config import SFTConfig
 from covey.errors import UserError
@@ -36,7 +36,7 @@ def run_sft(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )
     backend = LocalBackend(
-        loaded.policy, None, adamw(config.optim), compute_dtype=DTYPES[config.model.torch_dtype], with_entropy=False
+        loaded.policy, None, adamw(config.optim), compute_dtype=dtype_of(config.model), with_entropy=False
     )
     start = restore(backend, resume)
     settings = SFTSettings(

@@ -55,7 +55,7 @@ RULES = (
         "is read by the puzzle generator: use --dataset countdown",
     ),
     ReadWhen(
-        ("countdown_num_puzzles", "countdown_hasty_share"),
+        ("countdown_num_puzzles", "countdown_guess_share", "countdown_unsolvable_share"),
         lambda v: v["dataset"] == "countdown",
         "is read by the puzzle generator: use --dataset countdown",
     ),

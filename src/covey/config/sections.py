@@ -22,7 +22,7 @@ class ModelConfig(Section):
     """Which model, where and in which precision it computes (training keeps fp32 master weights)."""
 
     model: str = ""
-    torch_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    torch_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -89,11 +89,16 @@ class TrainCountdownConfig(CountdownConfig):
 class WorkedCountdownConfig(TrainCountdownConfig):
     """The puzzle generator for supervised training, with its worked solutions."""
 
-    hasty_share: float = 0.0
+    guess_share: float = 0.0
+    unsolvable_share: float = 0.0
 
     def check(self) -> None:
         super().check()
-        require(0 <= self.hasty_share < 1, "countdown_hasty_share", self.hasty_share, "a share: at least 0, below 1")
+        require(0 <= self.guess_share < 1, "countdown_guess_share", self.guess_share, "a share: at least 0, below 1")
+        fits = 0 <= self.unsolvable_share < 1 - self.guess_share
+        require(
+            fits, "countdown_unsolvable_share", self.unsolvable_share, "a share: with countdown_guess_share below 1"
+        )
 
 
 @dataclass(frozen=True)

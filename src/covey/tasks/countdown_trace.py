@@ -13,7 +13,12 @@ because that comparison was the next most frequent slip. Example, 57 from 8, 11,
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from covey.tasks.countdown_generator import Problem, random_expression
+from covey.tasks.countdown_solver import solve
 
 PRODUCT_CAP = 99
 
@@ -63,15 +68,61 @@ def search_lines(nums: Sequence[int], target: int) -> Iterator[tuple[str, str, b
             yield line, tried, False
 
 
-def worked_solution(nums: Sequence[int], target: int, patience: int | None = None) -> str | None:
-    """The completion a warm start learns from, or None if the search does not reach the target.
+def worked_solution(nums: Sequence[int], target: int) -> str | None:
+    """The completion a warm start learns from, or None if the search does not reach the target."""
+    lines, tried, hit = _search(nums, target)
+    return _completion("\n".join(lines), tried) if hit else None
 
-    With ``patience`` n the search gives up after n lines without a hit and answers with the last thing it tried, which
-    is well-formed and wrong: the hasty part of a mixed cold start.
+
+def exhausted_search(nums: Sequence[int], target: int) -> str | None:
+    """The whole search when nothing reaches the target, answered with the last thing tried; None if something does.
+
+    A model that slips passes over the hit. Unless it has seen a search come to its end it then goes on for ever.
     """
+    lines, tried, hit = _search(nums, target)
+    return None if hit else _completion("\n".join(lines), tried)
+
+
+def guess(problem: Problem, rng: random.Random) -> str:
+    """An answer given at once, without a thought: a random expression, well-formed and nearly always wrong."""
+    return _completion("", random_expression(problem, rng))
+
+
+def _search(nums: Sequence[int], target: int) -> tuple[list[str], str, bool]:
     lines: list[str] = []
+    tried = ""
     for line, tried, hit in search_lines(nums, target):
         lines.append(line)
-        if hit or len(lines) == patience:
-            return "<think>" + "\n".join(lines) + f"</think>\n<answer>{tried}</answer>"
-    return None
+        if hit:
+            return lines, tried, True
+    return lines, tried, False
+
+
+def _completion(thought: str, answer: str) -> str:
+    return f"<think>{thought}</think>\n<answer>{answer}</answer>"
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstrations:
+    """What a warm start is shown: worked solutions, and shares of two other kinds."""
+
+    guess_share: float = 0.0
+    unsolvable_share: float = 0.0
+    """Puzzles with the numbers of a training problem and a target that they can't reach, searched to the end."""
+
+    def of(self, problem: Problem, targets: tuple[int, int], rng: random.Random) -> tuple[Problem, str] | None:
+        """A puzzle and the completion shown for it, or None where the search does not reach the target.
+
+        ``targets`` bounds the unreachable ones; where every target can be reached the puzzle stays as it is.
+        """
+        kind = rng.random()
+        if kind < self.guess_share:
+            return problem, guess(problem, rng)
+        if kind < self.guess_share + self.unsolvable_share:
+            low, high = targets
+            for target in rng.sample(range(low, high + 1), high + 1 - low):
+                text = exhausted_search(problem.nums, target)
+                if text is not None and solve(problem.nums, target) is None:
+                    return Problem(problem.nums, target), text
+        text = worked_solution(problem.nums, problem.target)
+        return None if text is None else (problem, text)
