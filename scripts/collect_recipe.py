@@ -12,7 +12,6 @@ import argparse
 import csv
 import gzip
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,8 @@ def main() -> None:
     arguments.target.mkdir(parents=True, exist_ok=True)
     summary = json.loads((arguments.run / "summary.json").read_text())
     steps = read_lines(sorted(arguments.run.glob("*-grpo/metrics.jsonl"))[-1])
-    shutil.copy(arguments.run / "summary.json", arguments.target / "summary.json")
+    del summary["model_dir"]  # a path of this machine
+    (arguments.target / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     write_metrics(steps, arguments.target / "metrics.csv")
     write_completions(arguments.run, arguments.target / "completions.jsonl.gz")
     plot(steps, summary, arguments.target / "curve.png")
