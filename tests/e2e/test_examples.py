@@ -20,9 +20,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from covey.algo import AggregationParams, ClipParams, Objective, aggregation_weights
-from covey.algo import group_advantages as covey_advantages
-from covey.algo.losses import clipped_policy_loss
+from covey.algo.advantages import group_advantages as covey_advantages
+from covey.algo.losses import ClipParams, clipped_policy_loss
+from covey.algo.objective import Objective
+from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.cli.flags import ALIASES, FLAGS, fixed_flags
 from covey.cli.parse import parse
 from covey.rewards import build_reward_set

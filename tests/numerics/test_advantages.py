@@ -38,14 +38,14 @@ def test_none_rewards_of_known_fault_17() -> None:
     assert_close(one_group([NAN, 0.0, 1.0, 0.0], "none"), [0.0, -1 / 3, 2 / 3, -1 / 3])
 
 
-@pytest.mark.parametrize("estimator", ADVANTAGE_ESTIMATORS)
+@pytest.mark.parametrize("estimator", [name for name in ADVANTAGE_ESTIMATORS if name != "reinforce_plus_plus"])
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("rewards", [[5.0], [2.0] * 4, [NAN, 5.0], [NAN, NAN], [0.1 + 0.2, 0.3]])
 def test_a_group_without_a_difference_gives_exact_zeros(rewards: list[float], scale: Scale, estimator: str) -> None:
     # A second group with a signal, so that the batch std is not zero.
     values = torch.tensor([*rewards, 0.0, 1.0], dtype=torch.float64)
     groups = torch.tensor([0] * len(rewards) + [1, 1])
-    advantages = group_advantages(values, groups, estimator, scale, eps=0.0)
+    advantages = group_advantages(values, groups, estimator, scale, eps=0.0, lens=torch.ones(len(values)))
     assert advantages[: len(rewards)].tolist() == [0.0] * len(rewards)
     assert advantages[-1] > 0 > advantages[-2]
 

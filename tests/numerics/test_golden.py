@@ -16,10 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from covey.algo.advantages import Scale, group_advantages
-from covey.algo.kl import KL_ESTIMATORS
+from covey.algo.advantages import Scale, gdpo_advantages, group_advantages, whiten
+from covey.algo.corrections import importance_weights, sequence_keep
+from covey.algo.kl import KL_ESTIMATORS, k1
 from covey.algo.losses import LOSSES, ClipParams
 from covey.algo.objective import Objective
+from covey.algo.segments import segment_sum, sum_to_come
+from covey.algo.selection import band, covariance, highest, top_entropy
 from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.tensors import TokenBatch, make_batch
 
@@ -74,10 +77,21 @@ def weigh(batch: TokenBatch, aggregation: str, constants: AggregationParams = CO
     return batch.with_fields(weights=aggregation_weights(batch.mask, batch.lens, aggregation, constants))
 
 
-def check_loss(name: str, loss_type: str, params: ClipParams | None = None, kl: str = "k3", beta: float = 0.0) -> None:
-    a, expected = fixture_a(), case(name)["expected"]
-    batch = weigh(a.batch, LOSSES[loss_type].aggregation)
-    objective = Objective(LOSSES[loss_type].bind(params), kl, beta, on_policy=False)
+def check_loss(
+    name: str,
+    loss_type: str,
+    kl: str = "k3",
+    beta: float = 0.0,
+    aggregation: str | None = None,
+    credit: Tensor | None = None,
+    **options: Any,
+) -> None:
+    """Value and gradient of a loss with ``options``; ``credit`` [N] multiplies the advantages."""
+    a, expected, spec = fixture_a(), case(name)["expected"], LOSSES[loss_type]
+    batch = weigh(a.batch, aggregation or spec.aggregation)
+    if credit is not None:
+        batch = batch.with_fields(advantages=batch.advantages * credit)
+    objective = Objective(spec.bind(spec.with_options(options)), kl, beta, on_policy=False)
     loss = (batch.weights * objective(batch, a.logp)[0]).sum()
     loss.backward()
     assert_close(loss, expected["loss"])
@@ -161,7 +175,7 @@ def test_grpo_loss_with_kl(name: str, kl: str) -> None:
 
 
 def test_two_sided_clip() -> None:
-    check_loss("two_sided_delta3_equals_dualclip3", "grpo", ClipParams(delta=3.0))
+    check_loss("two_sided_delta3_equals_dualclip3", "grpo", delta=3.0)
 
 
 def test_dapo_loss() -> None:
@@ -185,6 +199,183 @@ def test_on_policy_needs_no_old_logprobs() -> None:
     assert_close(loss, expected["loss"])
     assert a.logp.grad is not None
     assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
+
+
+def test_gspo_loss() -> None:
+    check_loss("gspo_loss", "gspo", epsilon=0.2)
+    check_loss("gspo_loss", "grpo", importance_sampling_level="sequence", epsilon=0.2)
+    check_loss("gspo_loss_paper_eps", "gspo")  # the paper's range is its default
+
+
+def test_gspo_token_equals_gspo_when_a_row_has_one_advantage() -> None:
+    check_loss("gspo_loss", "gspo", importance_sampling_level="sequence_token", epsilon=0.2)
+
+
+def test_gspo_token_with_an_advantage_per_token() -> None:
+    a = fixture_a()
+    per_token = a.flat(case("gspo_token_per_token_adv")["options"]["advantages"])
+    check_loss(
+        "gspo_token_per_token_adv",
+        "gspo",
+        importance_sampling_level="sequence_token",
+        epsilon=0.2,
+        credit=per_token / a.batch.advantages,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "loss_type", "options"),
+    [
+        ("cispo_max1.28", "cispo", {"epsilon_high": 1.28}),
+        ("cispo_scalerl_cap5", "cispo", {"epsilon_high": 5.0}),
+        ("sapo_loss", "sapo", {}),
+        ("gmpo_loss", "gmpo", {}),
+        ("dppo_binary_tv_loss", "dppo", {"epsilon": 0.1, "epsilon_high": 0.1}),
+        ("vespo_loss", "vespo", {}),
+        ("reinforce_seq_logprob", "reinforce", {}),
+        ("gpg_loss", "gpg", {}),
+    ],
+)
+def test_losses_of_the_family(name: str, loss_type: str, options: dict[str, float]) -> None:
+    check_loss(name, loss_type, **options)
+
+
+def test_scalerl_is_cispo_with_the_mean_over_prompts() -> None:
+    a, expected = fixture_a(), case("scalerl_prompt_average_cispo")["expected"]
+    groups = torch.tensor([0, 0, 1, 1])
+    weights = aggregation_weights(a.batch.mask, a.batch.lens, "prompt", CONSTANTS, group_of_row=groups)
+    spec = LOSSES["cispo"]
+    objective = Objective(spec.bind(spec.with_options({"epsilon_high": 5.0})), "k3", 0.0, on_policy=False)
+    loss = (weights * objective(a.batch, a.logp)[0]).sum()
+    loss.backward()
+    assert_close(loss, expected["loss"])
+    assert a.logp.grad is not None
+    assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
+
+
+def mismatch() -> Tensor:
+    """old - rollout log-prob of fixture A, [N]."""
+    batch = fixture_a().batch
+    assert batch.old_logprobs is not None
+    return batch.old_logprobs - batch.rollout_logprobs
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "low", "high"),
+    [
+        ("is_weights_token_truncate_C2", "token_truncate", 0.0, 2.0),
+        ("is_weights_token_mask_icepop", "token_mask", 0.5, 5.0),
+        ("is_weights_sequence_truncate_C2", "sequence_truncate", 0.0, 2.0),
+        ("is_weights_sequence_mask_C2", "sequence_mask", 0.0, 2.0),
+    ],
+)
+def test_importance_weights_of_a_mismatched_engine(name: str, mode: str, low: float, high: float) -> None:
+    a = fixture_a()
+    factor, _ = importance_weights(mismatch(), a.batch.mask, a.batch.row_of_token, 4, mode, low, high)
+    assert_close(factor, a.flat(case(name)["expected"]).tolist())
+
+
+def test_truncated_importance_sampling_leaves_the_kl_term_alone() -> None:
+    a = fixture_a()
+    factor, _ = importance_weights(mismatch(), a.batch.mask, a.batch.row_of_token, 4, "token_truncate", 0.0, 2.0)
+    check_loss("tis_grpo_loss", "grpo", credit=factor)
+    check_loss("tis_grpo_loss_with_kl", "grpo", beta=0.04, credit=factor)
+
+
+def test_off_policy_sequence_mask_keeps_the_denominator() -> None:
+    """TRL's reading; ms-swift removes the tokens, which makes the kept ones weigh more."""
+    a = fixture_a()
+    batch = a.batch
+    keep = sequence_keep(
+        batch.advantages, batch.rollout_logprobs, a.logp.detach(), batch.mask, batch.row_of_token, 4, delta=0.1
+    )
+    check_loss("opsm_loss_delta0.1", "grpo", credit=keep)
+    check_loss("opsm_token_mean_denominator", "grpo", aggregation="dapo", credit=keep)
+
+
+def test_top_entropy_tokens() -> None:
+    a = fixture_a()
+    keep = top_entropy(a.flat(golden()["fixtures"]["A"]["entropy"]), a.batch.mask, 0.4)
+    assert int(keep.sum()) == 4
+    check_loss("top_entropy_40pct_loss", "dapo", credit=keep)
+
+
+def test_clip_cov_takes_the_gradient_of_the_tokens_it_picks() -> None:
+    a = fixture_a()
+    advantages, logp, old = a.batch.advantages, a.logp.detach(), a.batch.old_logprobs
+    assert old is not None
+    ratio = (logp - old).exp()
+    clipped = ((advantages > 0) & (ratio > 1.2)) | ((advantages < 0) & (ratio < 0.8))  # no gradient to take
+    cov = covariance(advantages, logp, a.batch.mask)
+    dropped = band(cov, a.batch.mask.masked_fill(clipped, 0.0), 0.05, 5.0, share=1.0, seed=0)
+    check_loss("clip_cov_loss", "grpo", aggregation="dapo", credit=1 - dropped.double())
+
+
+def test_kl_cov_picks_the_tokens_of_highest_covariance() -> None:
+    a = fixture_a()
+    chosen = highest(covariance(a.batch.advantages, a.logp.detach(), a.batch.mask), a.batch.mask, 0.2)
+    assert chosen.nonzero().squeeze(1).tolist() == [3]  # row 1, token 0, as golden.json notes
+
+
+@pytest.mark.parametrize(("name", "estimator"), [("opo_advantage", "opo"), ("maxrl_advantage", "maxrl")])
+def test_advantages_of_other_estimators(name: str, estimator: str) -> None:
+    inputs = case(name)["inputs"]
+    lens = torch.tensor(inputs.get("lengths", [1, 1, 1, 1]))
+    advantages = group_advantages(tensor(inputs["rewards"]), torch.zeros(4).long(), estimator, lens=lens)
+    assert_close(advantages, case(name)["expected"])
+
+
+def test_gpg_advantages_count_valid_samples() -> None:
+    """The paper's alpha = B / (B - M); verl counts rewards that are not zero instead (1.2 for 1.5 here)."""
+    golden_case = case("gpg_advantage_paper")
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    assert_close(group_advantages(tensor(golden_case["inputs"]["rewards"]), groups, "gpg"), golden_case["expected"])
+
+
+def test_bnpo_advantages_of_the_paper() -> None:
+    golden_case = case("bnpo_paper_advantage")
+    rewards = tensor(golden_case["inputs"]["rewards"]).flatten()
+    groups = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    assert_close(group_advantages(rewards, groups, "bnpo_paper"), golden_case["expected"])
+
+
+def test_gdpo_advantages() -> None:
+    """eps 1e-4 and normalised per sequence, as TRL; verl whitens tokens, ms-swift has eps 1e-8."""
+    golden_case = case("gdpo_advantage")
+    advantages = gdpo_advantages(
+        tensor(golden_case["inputs"]["rewards"]), tensor([1.0, 0.5]), torch.tensor([0, 0, 1, 1])
+    )
+    assert_close(advantages, golden_case["expected"])
+
+
+def test_reinforce_plus_plus_advantages() -> None:
+    """r - beta * (KL still to come), then normalised over all tokens of the batch (verl's reading of 2501.03262)."""
+    a = fixture_a()
+    batch = a.batch
+    assert batch.old_logprobs is not None and batch.ref_logprobs is not None
+    rewards = group_advantages(tensor([1.0, 0.0, 0.0, 0.5]), torch.zeros(4).long(), "reinforce_plus_plus")
+    kl = k1(batch.old_logprobs, batch.ref_logprobs, None)
+    returns = rewards[batch.row_of_token] - 0.01 * sum_to_come(kl, batch.mask, batch.lens)
+    assert_close(whiten(returns, batch.mask), a.flat(case("reinforce_pp_advantage")["expected"]).tolist())
+
+
+def test_reinforce_plus_plus_baseline_advantages() -> None:
+    """Normalised over tokens, as verl and the paper's global batch; ms-swift divides by a std over sequences."""
+    a = fixture_a()
+    rewards = group_advantages(tensor([1.0, 0.0, 0.0, 0.5]), torch.zeros(4).long(), "reinforce_plus_plus_baseline")
+    expected = a.flat(case("reinforce_pp_baseline_advantage_tokenwhiten")["expected"])
+    assert_close(whiten(rewards[a.batch.row_of_token], a.batch.mask), expected.tolist())
+
+
+def test_rloo_with_the_kl_in_the_reward() -> None:
+    a = fixture_a()
+    batch = a.batch
+    assert batch.old_logprobs is not None and batch.ref_logprobs is not None
+    kl = k1(batch.old_logprobs, batch.ref_logprobs, None)
+    rewards = tensor([1.0, 0.0, 0.0, 0.5]) - 0.05 * segment_sum(kl, batch.row_of_token, 4)
+    assert_close(
+        group_advantages(rewards, torch.zeros(4).long(), "rloo"), case("rloo_advantage_kl_in_reward")["expected"]
+    )
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])

@@ -27,7 +27,7 @@ def random_batch(aggregation: str, masked_rows: tuple[int, ...] = (1,)) -> tuple
     batch = batch.with_fields(
         mask=mask,
         advantages=torch.randn(batch.num_rows, generator=generator).double()[batch.row_of_token],
-        weights=aggregation_weights(mask, batch.lens, aggregation, CONSTANTS),
+        weights=aggregation_weights(mask, batch.lens, aggregation, CONSTANTS, group_of_row=batch.group_of_row),
         rollout_logprobs=old,
         old_logprobs=old,
         ref_logprobs=ref,
@@ -64,9 +64,11 @@ def test_weights_by_hand() -> None:
         "dapo": [1 / 3, 1 / 3, 0, 1 / 3, 0, 0],  # three tokens
         "dr_grpo": [1 / 120, 1 / 120, 0, 1 / 120, 0, 0],  # three rows of 40
         "bnpo": [1 / 3, 1 / 3, 0, 1 / 3, 0, 0],  # micro-batches {0, 1} and {2}; the second is empty and leaves
+        "sequence_sum": [1 / 2, 1 / 2, 0, 1 / 2, 0, 0],  # two rows with tokens
+        "prompt": [1 / 4, 1 / 4, 0, 1 / 2, 0, 0],  # groups {0} and {1, 2}, with 2 and 1 tokens
     }
     for name in AGGREGATIONS:
-        weights = aggregation_weights(mask, lens, name, CONSTANTS)
+        weights = aggregation_weights(mask, lens, name, CONSTANTS, group_of_row=torch.tensor([0, 1, 1]))
         torch.testing.assert_close(weights, torch.tensor(expected[name], dtype=torch.float64), atol=1e-15, rtol=0)
 
 
@@ -99,19 +101,30 @@ def test_the_row_order_is_free(aggregation: str) -> None:
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("first_rank_rows", [2, 4])
+@pytest.mark.parametrize("first_rank_rows", [2, 3, 4])
 def test_ranks_with_different_numbers_of_rows(aggregation: str, first_rank_rows: int) -> None:
+    if aggregation == "prompt" and first_rank_rows != 3:
+        return  # a rank holds whole groups
+    if aggregation == "bnpo" and first_rank_rows == 3:
+        return  # and whole nominal micro-batches
     batch, _ = random_batch(aggregation)
     ranks = [batch.select_rows(range(first_rank_rows)), batch.select_rows(range(first_rank_rows, 6))]
-    counts = [count_batch(rank.mask, rank.lens, CONSTANTS) for rank in ranks]
+    counts = [count_batch(rank.mask, rank.lens, CONSTANTS, rank.group_of_row) for rank in ranks]
     total = BatchCounts(
         rows=sum(c.rows for c in counts),
         trained_rows=sum(c.trained_rows for c in counts),
         trained_tokens=sum(c.trained_tokens for c in counts),
         trained_micro_batches=sum(c.trained_micro_batches for c in counts),
+        trained_groups=sum(c.trained_groups for c in counts),
     )
-    assert total == BatchCounts(rows=6, trained_rows=5, trained_tokens=17, trained_micro_batches=3)
-    weights = [aggregation_weights(rank.mask, rank.lens, aggregation, CONSTANTS, total) for rank in ranks]
+    assert (total.rows, total.trained_rows, total.trained_tokens) == (6, 5, 17)
+    if first_rank_rows == 3:
+        assert total.trained_groups == 2
+    else:
+        assert total.trained_micro_batches == 3
+    weights = [
+        aggregation_weights(rank.mask, rank.lens, aggregation, CONSTANTS, total, rank.group_of_row) for rank in ranks
+    ]
     torch.testing.assert_close(torch.cat(weights), batch.weights, atol=0, rtol=0)
 
 

@@ -15,15 +15,21 @@ from covey.config.values import without_none
 from covey.models.embedded import EMBEDDED
 from covey.rewards import DEFAULT_WEIGHTS
 
+# Proved in tests/numerics/test_golden.py, but no command reaches them before Part 2 is finished.
+NOT_YET_FLAGS = {"gspo", "cispo", "sapo", "gmpo", "dppo", "vespo", "reinforce", "gpg", "opo", "maxrl", "bnpo_paper"} | {
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+}
+
 
 def choices(name: str) -> tuple[Any, ...]:
     return get_args(without_none(field_types(AlgoConfig)[name]))
 
 
 def test_choices_are_the_tables_of_algo() -> None:
-    assert set(choices("loss_type")) == set(LOSSES)
-    assert set(choices("advantage_estimator")) == set(ADVANTAGE_ESTIMATORS)
-    assert choices("scale_rewards") == get_args(Scale)
+    assert set(choices("loss_type")) == set(LOSSES) - NOT_YET_FLAGS
+    assert set(choices("advantage_estimator")) == set(ADVANTAGE_ESTIMATORS) - NOT_YET_FLAGS
+    assert set(choices("scale_rewards")) == set(get_args(Scale)) - {"mean", "beta", "valid"}  # chosen by an estimator
     assert set(choices("kl_estimator")) == set(KL_ESTIMATORS) - {"k1"}  # as a loss, k1 has no gradient on average
 
 

@@ -1,6 +1,7 @@
 """Group-relative advantages: how much better a completion is than the others of the same prompt.
 
-``advantage = (reward - baseline of its group) / scale``. The estimator chooses the baseline, ``scale`` the divisor.
+``advantage = (reward - baseline of its group) / scale``. The estimator chooses the baseline, ``scale`` the divisor, and
+some then normalise over the tokens of the whole batch.
 Standard deviations are sample standard deviations (ddof=1), as in TRL, verl and ms-swift; all statistics are float64.
 """
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from covey.algo.segments import segment_sum
 
-Scale = Literal["group", "batch", "none"]
+Scale = Literal["group", "batch", "none", "mean", "beta", "valid"]
 
 # Rewards are sums of a few float32 terms, so equal scores may differ in the last bits. A range below this share of the
 # largest reward is rounding; a std is no such test, since std/eps of pure rounding noise can be of order 1.
@@ -34,9 +35,10 @@ class GroupStats:
     mean: Tensor  # [K] float64
     std: Tensor  # [K] float64, ddof=1; 0 with fewer than two scored rows
     constant: Tensor  # [K] bool, no two scored rows differ
+    lens: Tensor | None = None  # [R] float64, tokens per row; only opo reads it
 
 
-def group_stats(rewards: Tensor, group_of_row: Tensor) -> GroupStats:
+def group_stats(rewards: Tensor, group_of_row: Tensor, lens: Tensor | None = None) -> GroupStats:
     """Group statistics of ``rewards`` [R] (NaN or infinite: not scored). Groups may differ in size."""
     if rewards.shape != group_of_row.shape or rewards.dim() != 1:
         raise ValueError(f"rewards {list(rewards.shape)} and group_of_row {list(group_of_row.shape)} must both be [R]")
@@ -50,7 +52,8 @@ def group_stats(rewards: Tensor, group_of_row: Tensor) -> GroupStats:
     deviation = (values - mean[group_of_row]).masked_fill(~scored, 0.0)
     std = (segment_sum(deviation.square(), group_of_row, groups) / (count - 1).clamp(min=1)).sqrt()
     constant = _is_constant(values[scored], group_of_row[scored], groups)
-    return GroupStats(values, scored, group_of_row, count, mean, std, constant)
+    lens = None if lens is None else lens.to(torch.float64)
+    return GroupStats(values, scored, group_of_row, count, mean, std, constant, lens)
 
 
 def _is_constant(rewards: Tensor, group_of_row: Tensor, groups: int) -> Tensor:
@@ -72,38 +75,155 @@ def leave_one_out_baseline(stats: GroupStats) -> Tensor:
     return (count * mean - stats.rewards) / (count - 1).clamp(min=1)
 
 
-ADVANTAGE_ESTIMATORS: dict[str, Callable[[GroupStats], Tensor]] = {
-    "grpo": group_mean_baseline,
-    "rloo": leave_one_out_baseline,
+def length_weighted_baseline(stats: GroupStats) -> Tensor:
+    """[R]: sum(length * reward) / sum(length) of the group, the variance-optimal one of OPO (arXiv 2505.23585)."""
+    if stats.lens is None:
+        raise ValueError("advantage estimator 'opo' weighs by length, but no lengths are given")
+    weight = stats.lens * stats.scored
+    groups = stats.mean.numel()
+    total = segment_sum(weight * stats.rewards, stats.group_of_row, groups)
+    return (total / segment_sum(weight, stats.group_of_row, groups).clamp(min=1))[stats.group_of_row]
+
+
+def no_baseline(stats: GroupStats) -> Tensor:
+    """[R]: zero; the global normalisation afterwards is the baseline (REINFORCE++)."""
+    return torch.zeros_like(stats.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """One line of the table: the baseline, the divisor it was published with, and what follows over the whole batch."""
+
+    baseline: Callable[[GroupStats], Tensor]
+    scale: Scale
+    whitens: bool = False
+    """Normalise the tokens of the global batch afterwards (:func:`whiten`)."""
+
+
+ADVANTAGE_ESTIMATORS: dict[str, Estimator] = {
+    "grpo": Estimator(group_mean_baseline, "group"),
+    "rloo": Estimator(leave_one_out_baseline, "none"),
+    "opo": Estimator(length_weighted_baseline, "none"),
+    "reinforce_plus_plus": Estimator(no_baseline, "none", whitens=True),  # arXiv 2501.03262
+    "reinforce_plus_plus_baseline": Estimator(group_mean_baseline, "none", whitens=True),  # same paper; ms-swift's "++"
+    "maxrl": Estimator(group_mean_baseline, "mean"),  # arXiv 2602.02710
+    "bnpo_paper": Estimator(group_mean_baseline, "beta"),  # arXiv 2506.02864; --loss_type bnpo is TRL's other meaning
+    "gpg": Estimator(group_mean_baseline, "valid"),  # arXiv 2504.02546
 }
 
 
-def group_advantages(rewards: Tensor, group_of_row: Tensor, estimator: str, scale: Scale, eps: float = 1e-4) -> Tensor:
+def group_advantages(
+    rewards: Tensor,
+    group_of_row: Tensor,
+    estimator: str,
+    scale: Scale | None = None,
+    eps: float = 1e-4,
+    lens: Tensor | None = None,
+) -> Tensor:
     """One advantage per row [R], in the dtype of ``rewards``.
 
     ``rewards`` [R]: NaN (or infinite) where nobody scored the row; such a row gets 0 and is left out of all statistics.
-    ``scale``: ``group`` divides by (std of the group + eps); ``batch`` by (std of the *raw* scored rewards of all rows
-    given here + eps), as TRL and ms-swift do, not of the centred ones; ``none`` does not divide (Dr. GRPO).
-    A group whose scored rewards are all equal, or that has fewer than two of them, gets exact zeros.
-    Raises ValueError on an unknown estimator or scale.
+    ``scale`` (None: the estimator's own) divides by: ``group`` the std of the group + eps; ``batch`` the std of the
+    *raw* scored rewards of all rows given here + eps, as TRL and ms-swift do, not of the centred ones; ``none`` 1
+    (Dr. GRPO); ``mean``, ``beta``, ``valid``: see :data:`SCALES`. ``lens`` [R]: tokens per row, for ``opo``.
+    A group whose scored rewards are all equal, or that has fewer than two of them, gets exact zeros, unless the
+    estimator has no baseline. Raises ValueError on an unknown estimator or scale.
     """
     if estimator not in ADVANTAGE_ESTIMATORS:
         raise ValueError(f"unknown advantage estimator {estimator!r}; known: {', '.join(ADVANTAGE_ESTIMATORS)}")
-    stats = group_stats(rewards, group_of_row)
-    advantages = (stats.rewards - ADVANTAGE_ESTIMATORS[estimator](stats)) / _divisor(stats, scale, eps)
-    has_signal = stats.scored & ~stats.constant[group_of_row]
+    spec = ADVANTAGE_ESTIMATORS[estimator]
+    scale = scale or spec.scale
+    if scale not in SCALES:
+        raise ValueError(f"unknown advantage scale {scale!r}; known: {', '.join(SCALES)}")
+    stats = group_stats(rewards, group_of_row, lens)
+    advantages = (stats.rewards - spec.baseline(stats)) / SCALES[scale](stats, eps)
+    has_signal = stats.scored if spec.baseline is no_baseline else stats.scored & ~stats.constant[group_of_row]
     return advantages.masked_fill(~has_signal, 0.0).to(rewards.dtype)
 
 
-def _divisor(stats: GroupStats, scale: Scale, eps: float) -> Tensor:
-    if scale == "group":
-        return stats.std[stats.group_of_row] + eps
-    if scale == "batch":
-        kept = stats.rewards[stats.scored]
-        return (kept.std() if kept.numel() > 1 else kept.new_zeros(())) + eps
-    if scale == "none":
-        return stats.rewards.new_ones(())
-    raise ValueError(f"unknown advantage scale {scale!r}; known: group, batch, none")
+def group_std(stats: GroupStats, eps: float) -> Tensor:
+    """[R]: the std of the group."""
+    return stats.std[stats.group_of_row] + eps
+
+
+def batch_std(stats: GroupStats, eps: float) -> Tensor:
+    """[]: the std of all raw rewards ("Tricks or Traps", arXiv 2508.08221)."""
+    kept = stats.rewards[stats.scored]
+    return (kept.std() if kept.numel() > 1 else kept.new_zeros(())) + eps
+
+
+def one(stats: GroupStats, eps: float) -> Tensor:
+    """[]: no division (Dr. GRPO, arXiv 2503.20783)."""
+    return stats.rewards.new_ones(())
+
+
+def group_mean(stats: GroupStats, eps: float) -> Tensor:
+    """[R]: the mean of the group, for rewards of 0 and 1 (MaxRL): rare successes count most. Its eps is 1e-6."""
+    return stats.mean[stats.group_of_row] + 1e-6
+
+
+def beta_density(stats: GroupStats, eps: float) -> Tensor:
+    """[R]: the Beta density at the success rate p of the group, fitted over the batch (BNPO, arXiv 2506.02864).
+
+    For rewards of 0 and 1. (a, b) is the moment fit to the rates of the groups (variance with ddof=1), and the density
+    has alpha = 1 + a/3, beta = 1 + b/3, each at least 1; 1 and 1 is no division, 3/2 and 3/2 is that by the std.
+    """
+    rates = stats.mean[stats.count > 0]
+    if rates.numel() < 2:
+        raise ValueError(
+            "advantage estimator 'bnpo_paper' fits a distribution over groups: it needs at least two groups"
+        )
+    mean, variance = rates.mean(), rates.var()
+    common = (mean * (1 - mean) / variance - 1) if variance > 0 else torch.zeros_like(mean)
+    alpha = 1 + (mean * common).clamp(min=0) / 3
+    beta = 1 + ((1 - mean) * common).clamp(min=0) / 3
+    p = stats.mean[stats.group_of_row].clamp(1e-6, 1 - 1e-6)
+    log_norm = torch.lgamma(alpha + beta) - torch.lgamma(alpha) - torch.lgamma(beta)
+    return (log_norm + (alpha - 1) * p.log() + (beta - 1) * (1 - p).log()).exp()
+
+
+def valid_share(stats: GroupStats, eps: float) -> Tensor:
+    """[]: the share of rows whose group is not constant (GPG), so that dead groups do not shrink the step."""
+    alive = (~stats.constant[stats.group_of_row]).to(torch.float64)
+    return alive.mean().clamp(min=1 / max(alive.numel(), 1))
+
+
+SCALES: dict[str, Callable[[GroupStats, float], Tensor]] = {
+    "group": group_std,
+    "batch": batch_std,
+    "none": one,
+    "mean": group_mean,
+    "beta": beta_density,
+    "valid": valid_share,
+}
+
+
+def gdpo_advantages(rewards: Tensor, weights: Tensor, group_of_row: Tensor, eps: float = 1e-4) -> Tensor:
+    """[R]: GDPO (arXiv 2601.05242): normalise each reward inside its group, then add up, then normalise over the batch.
+
+    ``rewards`` [R, F] of F reward functions (NaN: not scored), ``weights`` [F]. Summing first lets different reward
+    combinations with one sum collapse into one advantage.
+    """
+    parts = [group_advantages(column, group_of_row, "grpo", "group", eps) for column in rewards.T]
+    total = torch.stack(parts, dim=1).double() @ weights.double()
+    spread = total.std() if total.numel() > 1 else total.new_zeros(())
+    return ((total - total.mean()) / (spread + eps)).to(rewards.dtype)
+
+
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """[N]: (values - mean) / std over the tokens with ``mask`` 1, 0 elsewhere.
+
+    Must see the whole batch: whitening a micro-batch or a rank is another normalisation for every split. As verl: the
+    variance has ddof=1 and 1e-8 added.
+    """
+    count = mask.sum()
+    if count < 2:
+        return torch.zeros_like(values)
+    kept = values.double().masked_fill(mask == 0, 0.0)
+    mean = kept.sum() / count
+    centred = (kept - mean).masked_fill(mask == 0, 0.0)
+    variance = centred.square().sum() / (count - 1)
+    return (centred * (variance + 1e-8).rsqrt()).to(values.dtype)
 
 
 def zero_std_groups(rewards: Tensor, group_of_row: Tensor) -> Tensor:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MetricSum = tuple[float, float]
 """(sum over tokens, number of tokens). Example: KL 0.1 and 0.3 on two trained tokens is ``(0.4, 2.0)``."""

@@ -5,15 +5,25 @@ Shapes used all over ``algo``: N completion tokens stored flat, R rows (completi
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def row_index(lens: Tensor) -> Tensor:
     """[N] int64: the row of each token, from the row lengths [R] (their sum is N)."""
-    return torch.repeat_interleave(torch.arange(lens.numel(), device=lens.device), lens)
+    return (lens.new_ones(lens.numel()).cumsum(0) - 1).repeat_interleave(lens)
 
 
 def segment_sum(values: Tensor, segment: Tensor, num_segments: int) -> Tensor:
     """[S]: the sum of ``values`` [M] over each segment; ``segment`` [M] int64 holds ids in 0..S-1."""
     return values.new_zeros(num_segments).index_add(0, segment, values)
+
+
+def sum_to_come(values: Tensor, mask: Tensor, lens: Tensor) -> Tensor:
+    """[N]: for each token the sum of ``values`` over it and the later trained tokens of its row."""
+    kept = values * mask
+    ahead = kept.cumsum(0)
+    ends = lens.cumsum(0) - 1
+    return (ahead[ends].repeat_interleave(lens) - ahead + kept) * mask

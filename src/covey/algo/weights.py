@@ -44,32 +44,41 @@ class BatchCounts:
     trained_tokens: int
     trained_micro_batches: int = 0
     """Nominal micro-batches with at least one trained token; only bnpo reads it."""
+    trained_groups: int = 0
+    """Groups with at least one trained token; only prompt reads it. A group must not be split over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTokens:
-    """The rows at hand: trained tokens of each row [R] float64, and of the nominal micro-batch it is in [R]."""
+    """The rows at hand: trained tokens [R] float64 of each row, and of the nominal micro-batch and group it is in."""
 
     in_row: Tensor
     in_micro_batch: Tensor
+    in_group: Tensor
 
 
-def row_tokens(mask: Tensor, lens: Tensor, params: AggregationParams) -> RowTokens:
-    """Count trained tokens by row and by nominal micro-batch (the whole batch when none is given)."""
-    in_row = segment_sum(mask.to(torch.float64), row_index(lens), lens.numel())
-    micro = torch.arange(lens.numel(), device=lens.device) // (params.rows_per_micro_batch or max(lens.numel(), 1))
-    return RowTokens(in_row, segment_sum(in_row, micro, lens.numel())[micro])
+def row_tokens(mask: Tensor, lens: Tensor, params: AggregationParams, group_of_row: Tensor | None = None) -> RowTokens:
+    """Count trained tokens by row, by nominal micro-batch (the whole batch when none is given) and by group."""
+    rows = lens.numel()
+    in_row = segment_sum(mask.to(torch.float64), row_index(lens), rows)
+    micro = torch.arange(rows, device=lens.device) // (params.rows_per_micro_batch or max(rows, 1))
+    group = torch.zeros_like(micro) if group_of_row is None else group_of_row
+    return RowTokens(in_row, segment_sum(in_row, micro, rows)[micro], segment_sum(in_row, group, rows)[group])
 
 
-def count_batch(mask: Tensor, lens: Tensor, params: AggregationParams) -> BatchCounts:
-    """Counts of one rank's rows: ``mask`` [N] of 0 and 1, ``lens`` [R] tokens per row."""
-    tokens = row_tokens(mask, lens, params)
+def count_batch(
+    mask: Tensor, lens: Tensor, params: AggregationParams, group_of_row: Tensor | None = None
+) -> BatchCounts:
+    """Counts of one rank's rows: ``mask`` [N] of 0 and 1, ``lens`` [R] tokens per row, ``group_of_row`` [R]."""
+    tokens = row_tokens(mask, lens, params, group_of_row)
     size = params.rows_per_micro_batch or max(lens.numel(), 1)
+    trained = tokens.in_row > 0
     return BatchCounts(
         rows=lens.numel(),
-        trained_rows=int((tokens.in_row > 0).sum()),
+        trained_rows=int(trained.sum()),
         trained_tokens=int(tokens.in_row.sum()),
         trained_micro_batches=int((tokens.in_micro_batch[::size] > 0).sum()),
+        trained_groups=0 if group_of_row is None else len(set(group_of_row[trained].tolist())),
     )
 
 
@@ -105,27 +114,47 @@ def bnpo_denominator(tokens: RowTokens, counts: BatchCounts, params: Aggregation
     return counts.trained_micro_batches * tokens.in_micro_batch
 
 
+def sequence_sum_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Mean over rows of the *sum* over their tokens: a completion as one action (REINFORCE, RLOO arXiv 2402.14740)."""
+    return torch.full_like(tokens.in_row, counts.trained_rows)
+
+
+def prompt_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
+    """Mean over prompts of the mean over the prompt's tokens (the equation of DAPO; ScaleRL arXiv 2510.13786)."""
+    return counts.trained_groups * tokens.in_group
+
+
 AGGREGATIONS: dict[str, Callable[[RowTokens, BatchCounts, AggregationParams], Tensor]] = {
     "grpo": grpo_denominator,
     "dapo": dapo_denominator,
     "dr_grpo": dr_grpo_denominator,
     "bnpo": bnpo_denominator,
+    "sequence_sum": sequence_sum_denominator,
+    "prompt": prompt_denominator,
 }
 
 
 def aggregation_weights(
-    mask: Tensor, lens: Tensor, aggregation: str, params: AggregationParams, counts: BatchCounts | None = None
+    mask: Tensor,
+    lens: Tensor,
+    aggregation: str,
+    params: AggregationParams,
+    counts: BatchCounts | None = None,
+    group_of_row: Tensor | None = None,
 ) -> Tensor:
     """Weights [N] (dtype of ``mask``) of the rows at hand, from the final ``mask`` [N] of 0 and 1 and ``lens`` [R].
 
     ``counts``: of the whole step when these rows are only one rank's share (sum of every rank's :func:`count_batch`);
-    None when they are all. Fully masked rows leave numerator and denominator alike (dr_grpo: see there); when nothing
-    is left all weights are 0, so the loss is exactly 0 with zero gradients. Raises ValueError on an unknown name or a
-    missing constant.
+    None when they are all. ``group_of_row`` [R]: read by ``prompt`` only. Fully masked rows leave numerator and
+    denominator alike (dr_grpo: see there); when nothing is left all weights are 0, so the loss is exactly 0 with zero
+    gradients. Raises ValueError on an unknown name or a missing constant.
     """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"unknown aggregation {aggregation!r}; known: {', '.join(AGGREGATIONS)}")
-    counts = counts or count_batch(mask, lens, params)
+    if aggregation == "prompt" and group_of_row is None:
+        raise ValueError("aggregation 'prompt' is a mean over groups, but group_of_row is not given")
+    counts = counts or count_batch(mask, lens, params, group_of_row)
+    tokens = row_tokens(mask, lens, params, group_of_row)
     # A denominator of 0 only occurs where nothing is trained: 0 / 0 there, which the fill makes 0.
-    denominator = AGGREGATIONS[aggregation](row_tokens(mask, lens, params), counts, params)[row_index(lens)]
+    denominator = AGGREGATIONS[aggregation](tokens, counts, params)[row_index(lens)]
     return (mask / denominator).masked_fill(mask == 0, 0.0).to(mask.dtype)

@@ -10,16 +10,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from covey.algo import (
-    AggregationParams,
-    Objective,
-    aggregation_weights,
-    group_advantages,
-    merge_metrics,
-    truncation_mask,
-    zero_std_groups,
-)
-from covey.algo.advantages import Scale
+from covey.algo.advantages import Scale, group_advantages, zero_std_groups
+from covey.algo.masks import truncation_mask
+from covey.algo.metrics import merge_metrics
+from covey.algo.objective import Objective
+from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.backends.base import TrainBackend, UpdateStats
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.tensors import TokenBatch, make_batch

@@ -1,51 +1,77 @@
-"""The clipped surrogate of PPO on token ratios, shared by GRPO, DAPO, Dr. GRPO and BNPO.
+"""The clipped surrogate of PPO, shared by GRPO, DAPO, Dr. GRPO, BNPO and GSPO.
 
-Per token, with the ratio r = pi / pi_old and the advantage A:
+Per token, with a ratio r of the policy to the one that sampled, and the advantage A:
 
     loss = -min(r * A, clip(r, 1 - epsilon, 1 + epsilon_high) * A)
 
-Sources: PPO arXiv 1707.06347, GRPO 2402.03300, the asymmetric range ("clip-higher") DAPO 2503.14476, the upper bound on
-r for negative A two-sided clipping 2505.07291 (= dual-clip PPO 1912.09729).
+``importance_sampling_level`` says what r is:
+
+- ``token``: pi / pi_old of the token (GRPO 2402.03300);
+- ``sequence``: the geometric mean of the token ratios over the row (GSPO 2507.18071);
+- ``sequence_token``: the same value with the gradient of the token alone (GSPO-token, same paper); equal to
+  ``sequence`` in value and gradient as long as all tokens of a row have one advantage.
+
+Sources: PPO arXiv 1707.06347, the asymmetric range ("clip-higher") DAPO 2503.14476, the upper bound on r for negative A
+two-sided clipping 2505.07291 (= dual-clip PPO 1912.09729).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
-from covey.algo.losses.base import LossInputs
+from covey.algo.losses.base import LossInputs, option
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Level = Literal["token", "sequence", "sequence_token"]
+
+# A mean over a row moves far less than one token: the ranges of the papers, 0.2 and 3e-4 / 4e-4.
+DEFAULT_RANGE: dict[str, tuple[float, float]] = {
+    "token": (0.2, 0.2),
+    "sequence": (3e-4, 4e-4),
+    "sequence_token": (3e-4, 4e-4),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ClipParams:
     """Clip range of the ratio. Raises ValueError on a range that makes no sense."""
 
-    epsilon: float = 0.2
-    """The ratio is clipped below at 1 - epsilon."""
-    epsilon_high: float | None = None
-    """The ratio is clipped above at 1 + epsilon_high; None: epsilon."""
-    delta: float | None = None
-    """Largest ratio for negative advantages, which are unbounded otherwise; None: no bound."""
+    epsilon: float | None = option(
+        None, "the ratio is clipped below at 1 - epsilon; default: 0.2 for token ratios, 3e-4 for sequences", swift=0.2
+    )
+    epsilon_high: float | None = option(
+        None, "and above at 1 + epsilon_high; default: epsilon (dapo: 0.28, sequences: 4e-4)"
+    )
+    delta: float | None = option(None, "largest ratio for negative advantages; default: no bound")
+    importance_sampling_level: Level = option(
+        "token",
+        "the ratio of each token, or one per sequence (GSPO: sequence, GSPO-token: sequence_token)",
+        swift="token",
+    )
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < 1:
+        if self.epsilon is not None and not 0 < self.epsilon < 1:
             raise ValueError(f"epsilon must be between 0 and 1, got {self.epsilon}")
         if self.epsilon_high is not None and not self.epsilon_high > 0:
             raise ValueError(f"epsilon_high must be positive, got {self.epsilon_high}")
         if self.delta is not None and not self.delta > self.upper:
-            raise ValueError(f"delta must be larger than 1 + epsilon_high = {self.upper}, got {self.delta}")
+            raise ValueError(f"delta must be larger than 1 + epsilon_high = {self.upper:g}, got {self.delta}")
 
     @property
     def lower(self) -> float:
-        return 1 - self.epsilon
+        return 1 - (DEFAULT_RANGE[self.importance_sampling_level][0] if self.epsilon is None else self.epsilon)
 
     @property
     def upper(self) -> float:
-        return 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
+        """1 + epsilon_high; without one, an epsilon that was given counts for both sides."""
+        if self.epsilon_high is not None:
+            return 1 + self.epsilon_high
+        return 1 + (DEFAULT_RANGE[self.importance_sampling_level][1] if self.epsilon is None else self.epsilon)
 
 
 def clipped_policy_loss(inputs: LossInputs, params: ClipParams) -> tuple[Tensor, Metrics]:
@@ -54,11 +80,22 @@ def clipped_policy_loss(inputs: LossInputs, params: ClipParams) -> tuple[Tensor,
     On-policy (``old_logp`` None) r is 1: the value is -A, nothing is clipped, and the gradient is the plain policy
     gradient; a loss near 0 that does not move is then normal.
     """
-    ratio = log_ratio(inputs.logp, inputs.old_logp).exp()
+    ratio = _ratio(inputs, params.importance_sampling_level)
     bounded = ratio if params.delta is None else ratio.clamp(max=params.delta)
     clipped = ratio.clamp(params.lower, params.upper)
-    loss = -torch.minimum(bounded * inputs.advantages, clipped * inputs.advantages)
+    loss = -(bounded * inputs.advantages).minimum(clipped * inputs.advantages)
     return loss, _clip_metrics(ratio, inputs.advantages, inputs.mask, params)
+
+
+def _ratio(inputs: LossInputs, level: Level) -> Tensor:
+    """[N]: the ratio of each token at the given level."""
+    token = log_ratio(inputs.logp, inputs.old_logp)
+    if level == "token":
+        return token.exp()
+    mean = inputs.row_mean(token)
+    if level == "sequence":
+        return mean.exp()
+    return (mean.detach() + inputs.logp - inputs.logp.detach()).exp()
 
 
 def _clip_metrics(ratio: Tensor, advantages: Tensor, mask: Tensor, params: ClipParams) -> Metrics:
@@ -75,6 +112,12 @@ def _clip_metrics(ratio: Tensor, advantages: Tensor, mask: Tensor, params: ClipP
         "clip_ratio": token_mean((low | high).to(ratio.dtype), mask),
         "clip_ratio/low": token_mean(low.to(ratio.dtype), mask),
         "clip_ratio/high": token_mean(high.to(ratio.dtype), mask),
+    } | ratio_metrics(ratio, mask)
+
+
+def ratio_metrics(ratio: Tensor, mask: Tensor) -> Metrics:
+    """Where the ratios are; shared by the losses that have one."""
+    return {
         "ratio/mean": token_mean(ratio, mask),
         "ratio/deviation": token_mean((ratio - 1).abs(), mask),
     }
