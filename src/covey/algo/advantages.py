@@ -92,20 +92,19 @@ def no_baseline(stats: GroupStats) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """One line of the table: the baseline, the divisor it was published with, and what follows over the whole batch."""
+    """One line of the table: the baseline, and the divisor it was published with."""
 
     baseline: Callable[[GroupStats], Tensor]
     scale: Scale
-    whitens: bool = False
-    """Normalise the tokens of the global batch afterwards (:func:`whiten`)."""
 
 
 ADVANTAGE_ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(group_mean_baseline, "group"),
     "rloo": Estimator(leave_one_out_baseline, "none"),
     "opo": Estimator(length_weighted_baseline, "none"),
-    "reinforce_plus_plus": Estimator(no_baseline, "none", whitens=True),  # arXiv 2501.03262
-    "reinforce_plus_plus_baseline": Estimator(group_mean_baseline, "none", whitens=True),  # same paper; ms-swift's "++"
+    # arXiv 2501.03262, to be followed by `whiten` over the tokens of the whole batch; ms-swift's "++" is the second
+    "reinforce_plus_plus": Estimator(no_baseline, "none"),
+    "reinforce_plus_plus_baseline": Estimator(group_mean_baseline, "none"),
     "maxrl": Estimator(group_mean_baseline, "mean"),  # arXiv 2602.02710
     "bnpo_paper": Estimator(group_mean_baseline, "beta"),  # arXiv 2506.02864; --loss_type bnpo is TRL's other meaning
     "gpg": Estimator(group_mean_baseline, "valid"),  # arXiv 2504.02546

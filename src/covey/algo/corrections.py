@@ -22,13 +22,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from covey.algo.metrics import Metrics, token_mean
-from covey.algo.segments import segment_sum
+from covey.algo.segments import row_mean, row_sum
 
 MAX_LOG_RATIO = 20.0  # exp() stays finite in float32
-
-
-def _row_sum(log_w: Tensor, mask: Tensor, row_of_token: Tensor, num_rows: int) -> Tensor:
-    return segment_sum(log_w * mask, row_of_token, num_rows)[row_of_token]
 
 
 def token_truncate(w: Tensor, low: float, high: float) -> Tensor:
@@ -55,8 +51,8 @@ def importance_weights(
 ) -> tuple[Tensor, Metrics]:
     """Factors [N] (0 on masked tokens) and what they did.
 
-    ``log_w`` [N] is old minus rollout log-prob; ``low`` is read by ``token_mask`` only in practice (a sequence mask of
-    the paper has no lower bound: give 0). Raises ValueError on an unknown mode or an empty band.
+    ``log_w`` [N] is old minus rollout log-prob. The masks read ``low`` (0: no lower bound, as the sequence mask of the
+    paper). Raises ValueError on an unknown mode or an empty band.
     """
     if mode not in CORRECTIONS:
         raise ValueError(f"unknown correction {mode!r}; known: {', '.join(CORRECTIONS)}")
@@ -64,7 +60,7 @@ def importance_weights(
         raise ValueError(f"the band of the importance weight must be 0 <= low < high, got {low} and {high}")
     of_row, rule = CORRECTIONS[mode]
     log_w = log_w.masked_fill(mask == 0, 0.0)
-    log_w = _row_sum(log_w, mask, row_of_token, num_rows) if of_row else log_w
+    log_w = row_sum(log_w, mask, row_of_token, num_rows) if of_row else log_w
     w = log_w.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     factor = rule(w, low, high) * mask
     metrics: Metrics = {
@@ -90,6 +86,5 @@ def sequence_keep(
     are for the trainer is dropped: pushing down what the policy no longer says teaches nothing good.
     """
     gap = (rollout_logp - logp).masked_fill(mask == 0, 0.0)
-    tokens = segment_sum(mask, row_of_token, num_rows).clamp(min=1)
-    mean = (segment_sum(gap, row_of_token, num_rows) / tokens)[row_of_token]
+    mean = row_mean(gap, mask, row_of_token, num_rows)
     return 1 - ((advantages < 0) & (mean > delta)).to(mask.dtype)

@@ -17,6 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from covey.tasks.base import ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN
 from covey.tasks.countdown_generator import Problem, random_expression
 from covey.tasks.countdown_solver import solve
 
@@ -89,17 +90,13 @@ def guess(problem: Problem, rng: random.Random) -> str:
 
 
 def _search(nums: Sequence[int], target: int) -> tuple[list[str], str, bool]:
-    lines: list[str] = []
-    tried = ""
-    for line, tried, hit in search_lines(nums, target):
-        lines.append(line)
-        if hit:
-            return lines, tried, True
-    return lines, tried, False
+    found = list(search_lines(nums, target))
+    _, tried, hit = found[-1]
+    return [line for line, _, _ in found], tried, hit
 
 
 def _completion(thought: str, answer: str) -> str:
-    return f"<think>{thought}</think>\n<answer>{answer}</answer>"
+    return f"{THINK_OPEN}{thought}{THINK_CLOSE}\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
 
 
 @dataclass(frozen=True, slots=True)

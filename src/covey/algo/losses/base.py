@@ -1,8 +1,7 @@
 """The shape of a policy loss: ``(LossInputs, params) -> (token terms [N], metrics)``, to be minimised.
 
-A loss is one file here, a function and its params dataclass, and one line of the table in ``__init__``. The fields of
-the params become flags by themselves: their type, default and help come from :func:`option`. The command line reads
-them before torch is loaded, so these files use tensor methods and import torch for annotations only.
+A loss is one file here, a function and its params dataclass, and one line of the table in ``__init__``. These files use
+tensor methods and import torch for annotations only, so that the table can be read before torch is loaded.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from covey.algo.metrics import Metrics
-from covey.algo.segments import segment_sum
+from covey.algo.metrics import Metrics, token_mean
+from covey.algo.segments import row_mean, row_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,12 +30,12 @@ class LossInputs:
     num_rows: int
 
     def row_sum(self, values: Tensor) -> Tensor:
-        """[N]: the sum of ``values`` over the trained tokens of a row, put back on each of its tokens."""
-        return segment_sum(values * self.mask, self.row_of_token, self.num_rows)[self.row_of_token]
+        """[N]: ``segments.row_sum`` over the rows of these tokens."""
+        return row_sum(values, self.mask, self.row_of_token, self.num_rows)
 
     def row_mean(self, values: Tensor) -> Tensor:
-        """[N]: the mean of ``values`` over the trained tokens of a row, put back on each of its tokens."""
-        return self.row_sum(values) / self.row_sum(self.mask).clamp(min=1)
+        """[N]: ``segments.row_mean`` over the rows of these tokens."""
+        return row_mean(values, self.mask, self.row_of_token, self.num_rows)
 
 
 PolicyLoss = Callable[[LossInputs], tuple["Tensor", Metrics]]
@@ -50,13 +49,29 @@ class LossFunction(Protocol[Params_contra]):
     def __call__(self, inputs: LossInputs, params: Params_contra) -> tuple[Tensor, Metrics]: ...
 
 
-def option(default: Any, help: str, *, swift: Any = None, required: str | None = None) -> Any:
-    """A field of a params dataclass that is a flag of the same name.
+def option(default: Any, help: str, *, required: str | None = None) -> Any:
+    """A field of a params dataclass, with its meaning.
 
-    ``swift``: ms-swift's default, where it has the flag. ``required``: there is no value that is right for everybody;
-    the default must be None and the text says what to give.
+    ``required``: no value is right for everybody; the default must be None, and the text says what to give.
     """
-    return field(default=default, metadata={"help": help, "swift": swift, "required": required})
+    return field(default=default, metadata={"help": help, "required": required})
+
+
+def ratio_metrics(ratio: Tensor, mask: Tensor) -> Metrics:
+    """Where the ratios are; ``ratio/deviation`` is the mean of abs(ratio - 1), 0 exactly when every ratio is 1."""
+    return {
+        "ratio/mean": token_mean(ratio, mask),
+        "ratio/deviation": token_mean((ratio - 1).abs(), mask),
+    }
+
+
+def clip_metrics(low: Tensor, high: Tensor, mask: Tensor) -> Metrics:
+    """Shares of the trained tokens whose gradient a bound takes; ``low`` and ``high`` [N] bool say on which side."""
+    return {
+        "clip_ratio": token_mean((low | high).to(mask.dtype), mask),
+        "clip_ratio/low": token_mean(low.to(mask.dtype), mask),
+        "clip_ratio/high": token_mean(high.to(mask.dtype), mask),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +81,6 @@ class LossSpec(Generic[Params]):
     function: LossFunction[Params]
     params: Params
     aggregation: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Option name -> default of this loss."""
-        return {f.name: getattr(self.params, f.name) for f in fields(self.params)}  # type: ignore[arg-type]
 
     def with_options(self, given: Mapping[str, Any]) -> Params:
         """The default params with ``given`` put over them.

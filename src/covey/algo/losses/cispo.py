@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option
-from covey.algo.losses.clipped import ratio_metrics
+from covey.algo.losses.base import LossInputs, option, ratio_metrics
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
 

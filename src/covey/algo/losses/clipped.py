@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from covey.algo.losses.base import LossInputs, option
-from covey.algo.metrics import Metrics, token_mean
+from covey.algo.losses.base import LossInputs, clip_metrics, option, ratio_metrics
+from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ClipParams:
     """Clip range of the ratio. Raises ValueError on a range that makes no sense."""
 
     epsilon: float | None = option(
-        None, "the ratio is clipped below at 1 - epsilon; default: 0.2 for token ratios, 3e-4 for sequences", swift=0.2
+        None, "the ratio is clipped below at 1 - epsilon; default: 0.2 for token ratios, 3e-4 for sequences"
     )
     epsilon_high: float | None = option(
         None, "and above at 1 + epsilon_high; default: epsilon (dapo: 0.28, sequences: 4e-4)"
@@ -51,7 +51,6 @@ class ClipParams:
     importance_sampling_level: Level = option(
         "token",
         "the ratio of each token, or one per sequence (GSPO: sequence, GSPO-token: sequence_token)",
-        swift="token",
     )
 
     def __post_init__(self) -> None:
@@ -84,7 +83,11 @@ def clipped_policy_loss(inputs: LossInputs, params: ClipParams) -> tuple[Tensor,
     bounded = ratio if params.delta is None else ratio.clamp(max=params.delta)
     clipped = ratio.clamp(params.lower, params.upper)
     loss = -(bounded * inputs.advantages).minimum(clipped * inputs.advantages)
-    return loss, _clip_metrics(ratio, inputs.advantages, inputs.mask, params)
+    low = (inputs.advantages < 0) & (ratio < params.lower)
+    high = (inputs.advantages > 0) & (ratio > params.upper)
+    if params.delta is not None:
+        high |= (inputs.advantages < 0) & (ratio > params.delta)
+    return loss, clip_metrics(low, high, inputs.mask) | ratio_metrics(ratio, inputs.mask)
 
 
 def _ratio(inputs: LossInputs, level: Level) -> Tensor:
@@ -96,28 +99,3 @@ def _ratio(inputs: LossInputs, level: Level) -> Tensor:
     if level == "sequence":
         return mean.exp()
     return (mean.detach() + inputs.logp - inputs.logp.detach()).exp()
-
-
-def _clip_metrics(ratio: Tensor, advantages: Tensor, mask: Tensor, params: ClipParams) -> Metrics:
-    """How much the clip did.
-
-    ``clip_ratio`` is the share of trained tokens from which it takes the gradient, on either side; ``ratio/deviation``
-    is the mean of abs(ratio - 1), 0 exactly when every ratio is 1.
-    """
-    low = (advantages < 0) & (ratio < params.lower)
-    high = (advantages > 0) & (ratio > params.upper)
-    if params.delta is not None:
-        high |= (advantages < 0) & (ratio > params.delta)
-    return {
-        "clip_ratio": token_mean((low | high).to(ratio.dtype), mask),
-        "clip_ratio/low": token_mean(low.to(ratio.dtype), mask),
-        "clip_ratio/high": token_mean(high.to(ratio.dtype), mask),
-    } | ratio_metrics(ratio, mask)
-
-
-def ratio_metrics(ratio: Tensor, mask: Tensor) -> Metrics:
-    """Where the ratios are; shared by the losses that have one."""
-    return {
-        "ratio/mean": token_mean(ratio, mask),
-        "ratio/deviation": token_mean((ratio - 1).abs(), mask),
-    }

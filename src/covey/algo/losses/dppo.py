@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option
-from covey.algo.losses.clipped import ratio_metrics
-from covey.algo.metrics import Metrics, token_mean
+from covey.algo.losses.base import LossInputs, clip_metrics, option, ratio_metrics
+from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
 if TYPE_CHECKING:
@@ -44,9 +43,4 @@ def dppo_loss(inputs: LossInputs, params: DppoParams) -> tuple[Tensor, Metrics]:
     low = (inputs.advantages < 0) & (moved < -params.epsilon)
     high = (inputs.advantages > 0) & (moved > params.epsilon_high)
     loss = (-ratio.clamp(max=RATIO_CAP) * inputs.advantages * inputs.logp).masked_fill(low | high, 0.0)
-    metrics: Metrics = {
-        "clip_ratio": token_mean((low | high).to(ratio.dtype), inputs.mask),
-        "clip_ratio/low": token_mean(low.to(ratio.dtype), inputs.mask),
-        "clip_ratio/high": token_mean(high.to(ratio.dtype), inputs.mask),
-    }
-    return loss, metrics | ratio_metrics(ratio, inputs.mask)
+    return loss, clip_metrics(low, high, inputs.mask) | ratio_metrics(ratio, inputs.mask)

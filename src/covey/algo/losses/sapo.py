@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option
-from covey.algo.losses.clipped import ratio_metrics
+from covey.algo.losses.base import LossInputs, option, ratio_metrics
 from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 class SapoParams:
     """Temperatures of the gate; higher decays faster."""
 
-    tau_pos: float = option(1.0, "sapo: temperature of the gate for positive advantages", swift=1.0)
-    tau_neg: float = option(1.05, "sapo: temperature of the gate for the others", swift=1.05)
+    tau_pos: float = option(1.0, "sapo: temperature of the gate for positive advantages")
+    tau_neg: float = option(1.05, "sapo: temperature of the gate for the others")
 
     def __post_init__(self) -> None:
         for name, value in (("tau_pos", self.tau_pos), ("tau_neg", self.tau_neg)):
