@@ -12,7 +12,19 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-_PER_TOKEN = ("completion_ids", "mask", "advantages", "weights", "rollout_logprobs", "old_logprobs", "ref_logprobs")
+_PER_TOKEN = (
+    "completion_ids",
+    "mask",
+    "advantages",
+    "weights",
+    "rollout_logprobs",
+    "old_logprobs",
+    "ref_logprobs",
+    "marked",
+    "nll_weights",
+    "old_values",
+    "returns",
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,11 @@ class TokenBatch:
     rollout_logprobs: Tensor  # [N] float32, the engine's log-probs at the sampling temperature
     old_logprobs: Tensor | None = None  # [N]; None: on-policy, the ratio is 1 by definition
     ref_logprobs: Tensor | None = None  # [N]; None: no KL term
+    marked: Tensor | None = None  # [N] bool, tokens that the loss treats apart
+    nll_weights: Tensor | None = None  # [N], weight of -logp as a term of its own
+    rewards: Tensor | None = None  # [R], NaN where nobody scored; only terms over whole groups read it
+    old_values: Tensor | None = None  # [N], the critic's values before the first update on the batch
+    returns: Tensor | None = None  # [N], what the critic is trained towards
 
     @property
     def num_rows(self) -> int:
@@ -76,6 +93,7 @@ class TokenBatch:
             prompt_ids=self.prompt_ids[prompt_index],
             prompt_lens=self.prompt_lens[groups],
             lens=self.lens[picked],
+            rewards=None if self.rewards is None else self.rewards[picked],
             group_of_row=new_group,
             **per_token,
         )

@@ -109,13 +109,12 @@ def test_twin_and_covey_have_the_same_gradient(twin: Any) -> None:
     rows = covey_advantages(rewards, batch.group_of_row, estimator="grpo", scale="group")
     batch = batch.with_fields(
         advantages=rows.repeat_interleave(batch.lens),
-        weights=aggregation_weights(batch.mask, batch.lens, "dapo", AggregationParams()),
+        weights=aggregation_weights(batch.mask, batch.lens, "token-mean", AggregationParams()),
         old_logprobs=old[kept],
         ref_logprobs=ref[kept],
     )
     objective = Objective(lambda inputs: clipped_policy_loss(inputs, ClipParams()), "k3", beta, on_policy=False)
-    token_loss, _ = objective(batch, flat)
-    covey_loss = (batch.weights * token_loss).sum()
+    covey_loss, _ = objective(batch, flat)
     covey_loss.backward()
 
     assert loss.item() == pytest.approx(covey_loss.item(), abs=1e-6)

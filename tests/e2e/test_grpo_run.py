@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.parse import parse
 from covey.trainers.checkpoint import check_complete
-from covey.trainers.grpo import GRPOSettings, assemble
+from covey.trainers.credit import AdvantageSettings, pack, shown_advantages, with_advantages
 from covey.types import Completion, Group, Prompt, Scored
 
 METRICS = {
@@ -242,11 +242,7 @@ def test_only_the_data_seed_changes_the_order_and_nothing_else(covey: Run, grpo:
     assert found[0] != found[1] and sorted(found[0]) == sorted(found[1])
 
 
-SETTINGS = GRPOSettings(
-    num_generations=4, prompts_per_rollout=1, rows_per_step=4, rows_per_micro_batch=4, num_iterations=1,
-    advantage_estimator="grpo", scale_rewards="group", aggregation="grpo", overlong_filter=False, shuffle=True, seed=0,
-    data_seed=0,
-)  # fmt: skip
+ADVANTAGES = AdvantageSettings("grpo", "group", (1.0,))
 
 
 def scored(ids: tuple[int, ...], text: str, total: float | None) -> Scored:
@@ -261,7 +257,7 @@ def test_sampled_ids_are_trained_as_they_are(tiny: Path) -> None:
     text = tokenizer.decode(ids)
     assert text == "12" and len(tokenizer(text)["input_ids"]) == 1
     group = Group(Prompt("p", (), {}, (5, 6)), (scored(ids, text, 1.0), scored((7, *ids), "x" + text, 0.0)))
-    batch, _ = assemble([group], SETTINGS)
+    batch = pack([group], overlong_filter=False)
     assert batch.prompt_ids.tolist() == [5, 6] and batch.completion_ids.tolist() == [*ids, 7, *ids]
     assert batch.rollout_logprobs.tolist() == [-0.5, -1.0, -0.5, -1.0, -1.5]
 
@@ -269,7 +265,9 @@ def test_sampled_ids_are_trained_as_they_are(tiny: Path) -> None:
 def test_rows_that_nobody_scored_leave_the_group() -> None:
     """Known faults 3 and 17: totals None, 0, 1, 0. Mean 1/3, sample std 0.57735: advantages -0.57735 and 1.1547."""
     members = tuple(scored((7, 8), "ab", total) for total in (None, 0.0, 1.0, 0.0))
-    batch, shown = assemble([Group(Prompt("p", (), {}, (5,)), members)], SETTINGS)
+    groups = [Group(Prompt("p", (), {}, (5,)), members)]
+    batch = with_advantages(pack(groups, overlong_filter=False), groups, ADVANTAGES)
+    shown = shown_advantages(batch, groups)
     assert batch.mask.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
     expected = [0, 0, -0.57725, -0.57725, 1.1545, 1.1545, -0.57725, -0.57725]  # divided by std + 1e-4
     assert batch.advantages.tolist() == pytest.approx(expected, abs=1e-4)

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
 from covey.algo.objective import Objective
-from covey.backends.local import AdamWParams, LocalBackend
+from covey.backends.local import LocalBackend
+from covey.backends.masters import AdamWParams
 from covey.models.decoder import Decoder
 from covey.models.embedded import fetch
 from covey.models.load import LoadedModel, load_model
@@ -99,7 +100,7 @@ def test_engine_and_trainer_log_probs_agree_in_fp32(loaded: LoadedModel) -> None
     sampling = Sampling(temperature=0.8, max_new_tokens=24)
     batch = batch_of(prompts, engine_of(loaded).generate(prompts, 4, sampling, seed=(1, 0)))
     backend = LocalBackend(loaded.policy, None, AdamWParams(), temperature=0.8)
-    trainer = torch.cat(backend.logprobs(batch.split(5)))
+    trainer = backend.logprobs(batch.split(5))[0]
     assert (trainer - batch.rollout_logprobs).abs().max() < 1e-4
     assert ((trainer - batch.rollout_logprobs).exp() - 1).abs().max() < 1e-4
 
@@ -114,7 +115,7 @@ def test_bf16_engine_and_trainer_stay_close(folder: str) -> None:
     backend = LocalBackend(loaded.policy, None, AdamWParams(), compute_dtype=torch.bfloat16)
     prompts = prompts_of(loaded, QUESTIONS[:4])
     batch = batch_of(prompts, engine_of(loaded).generate(prompts, 4, Sampling(max_new_tokens=32), seed=(2, 0)))
-    trainer = torch.cat(backend.logprobs([batch]))
+    trainer = backend.logprobs([batch])[0]
     assert ((trainer - batch.rollout_logprobs).exp() - 1).abs().mean() < 0.03
     objective = Objective(lambda inputs: (inputs.logp * 0.0, {}), "k3", 0.0, on_policy=True)
     _, metrics = objective(batch, trainer)

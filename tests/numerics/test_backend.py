@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from covey.algo.losses import LOSSES, ClipParams
+from covey.algo.losses import LOSSES
 from covey.algo.metrics import merge_metrics
 from covey.algo.objective import Objective
 from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.backends.base import MetricSum, UpdateStats
-from covey.backends.local import AdamWParams, LocalBackend
+from covey.backends.local import LocalBackend
+from covey.backends.masters import AdamWParams
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder, DecoderSpec
 from covey.models.hf import HFModel
@@ -59,7 +60,7 @@ def flat(tensors: Any) -> Tensor:
 
 def logp_loss(batch: TokenBatch, logp: Tensor, entropy: Tensor | None) -> tuple[Tensor, Mapping[str, MetricSum]]:
     """Plain negative log-likelihood, for tests that need any gradient."""
-    return -logp, {}
+    return -(batch.weights * logp).sum(), {}
 
 
 # --- the same update, computed in different ways ---
@@ -97,18 +98,19 @@ WAYS = {
 }
 
 
-def grpo_batch(how: How, aggregation: str) -> TokenBatch:
+def grpo_batch(how: How, loss_type: str) -> TokenBatch:
     groups = [(prompt, list(rows)) for prompt, rows in GROUPS]
     if how.reverse:
         groups = [(prompt, rows[::-1]) for prompt, rows in groups[::-1]]
     rows = [row for _, members in groups for row in members]
     batch = make_batch([prompt for prompt, _ in groups], [[row[0] for row in members] for _, members in groups])
     mask = torch.cat([torch.full((len(ids),), float(trained)) for ids, _, trained in rows])
-    params = AggregationParams(max_completion_length=8)
+    # one nominal micro-batch: bnpo's own definition is a mean inside micro-batches
+    params = AggregationParams(max_completion_length=8, rows_per_micro_batch=1000)
     batch = batch.with_fields(
         mask=mask,
         advantages=torch.cat([torch.full((len(ids),), advantage) for ids, advantage, _ in rows]),
-        weights=aggregation_weights(mask, batch.lens, aggregation, params),
+        weights=aggregation_weights(mask, batch.lens, LOSSES[loss_type].aggregation, params),
     )
     if how.neighbour:
         batch = with_long_neighbour(batch)
@@ -128,7 +130,11 @@ def with_long_neighbour(batch: TokenBatch) -> TokenBatch:
     )
 
 
-def train(how: How, aggregation: str, beta: float, iterations: int) -> tuple[list[UpdateStats], Tensor]:
+REQUIRED = {"cispo": {"epsilon_high": 1.1}}
+OWN_RANGE: dict[str, dict[str, float]] = {name: {"epsilon": 0.05} for name in ("grpo", "dapo", "dr_grpo")}
+
+
+def train(how: How, loss_type: str, beta: float, iterations: int) -> tuple[list[UpdateStats], Tensor]:
     """Statistics of every update on one rollout, and the weights after the last."""
     model = tiny()
     model.gradient_checkpointing = how.checkpointing
@@ -136,13 +142,18 @@ def train(how: How, aggregation: str, beta: float, iterations: int) -> tuple[lis
     params = AdamWParams(weight_decay=0.1, max_grad_norm=0.5, eps=1e-6)
     backend = LocalBackend(model, tiny(seed=1), params, temperature=0.7, chunk_size=how.chunk_size)
     on_policy = iterations == 1
-    objective = Objective(LOSSES[aggregation].bind(ClipParams(epsilon=0.05)), "k3", beta, on_policy)
-    micros = grpo_batch(how, aggregation).split(how.rows_per_micro)
+    spec = LOSSES[loss_type]
+    params = spec.with_options(OWN_RANGE.get(loss_type, {}) | REQUIRED.get(loss_type, {}))
+    objective = Objective(spec.bind(params), "k3", beta, on_policy, entropy_coef=0.01, sequence_mask_delta=5.3)
+    batch = grpo_batch(how, loss_type)
+    if spec.marks is not None:  # chosen over the whole step, so not a matter of the split
+        batch = batch.with_fields(marked=batch.completion_ids % 3 == 0)
     if not on_policy:
-        micros = [m.with_fields(old_logprobs=old) for m, old in zip(micros, backend.logprobs(micros), strict=True)]
+        batch = batch.with_fields(old_logprobs=backend.logprobs(batch.split(how.rows_per_micro))[0])
     if beta > 0:
-        reference = backend.logprobs(micros, reference=True)
-        micros = [m.with_fields(ref_logprobs=ref) for m, ref in zip(micros, reference, strict=True)]
+        reference = backend.logprobs(batch.split(how.rows_per_micro), reference=True)[0]
+        batch = batch.with_fields(ref_logprobs=reference)
+    micros = batch.split(how.rows_per_micro)
     stats = [backend.update(micros, objective, lr=1e-3) for _ in range(iterations)]
     return stats, flat(model.parameters())
 
@@ -154,18 +165,19 @@ SETTINGS = [
     pytest.param("grpo", 0.1, 1, id="grpo-kl"),
     pytest.param("dapo", 0.1, 2, id="dapo-kl-two-iterations"),
     pytest.param("grpo", 0.0, 2, id="grpo-two-iterations"),
+    *(pytest.param(name, 0.0, 2, id=f"{name}-every-loss") for name in LOSSES),
 ]
 
 
-@pytest.mark.parametrize(("aggregation", "beta", "iterations"), SETTINGS)
-def test_how_an_update_is_computed_does_not_change_it(aggregation: str, beta: float, iterations: int) -> None:
-    expected, weights = train(How(), aggregation, beta, iterations)
+@pytest.mark.parametrize(("loss_type", "beta", "iterations"), SETTINGS)
+def test_how_an_update_is_computed_does_not_change_it(loss_type: str, beta: float, iterations: int) -> None:
+    expected, weights = train(How(), loss_type, beta, iterations)
     moved = (weights - flat(tiny().parameters())).abs()
     assert moved.median() > 5e-4  # AdamW with rate 1e-3 moves every weight by about that: 1e-5 below is 1% of a step
     for name, how in WAYS.items():
-        found, found_weights = train(how, aggregation, beta, iterations)
+        found, found_weights = train(how, loss_type, beta, iterations)
         for ours, theirs in zip(found, expected, strict=True):
-            assert ours.loss == pytest.approx(theirs.loss, abs=1e-6), name
+            assert ours.loss == pytest.approx(theirs.loss, abs=1e-6, rel=1e-6), name
             assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=2e-6), name
             means, wanted = merge_metrics([ours.metrics]), merge_metrics([theirs.metrics])
             assert means == pytest.approx(wanted, abs=1e-5), name
@@ -224,11 +236,11 @@ def test_an_end_token_that_is_also_the_pad_token_is_trained_and_seen(make: Any) 
     stats = LocalBackend(model, None, AdamWParams()).update([batch.with_fields(weights=only_eos)], logp_loss, 0.0)
     assert stats.grad_norm > 0.1
 
-    (before,) = LocalBackend(model, None, AdamWParams()).logprobs([batch])
+    before, _ = LocalBackend(model, None, AdamWParams()).logprobs([batch])
     for position in (0, 3):
         changed = list(prompt)
         changed[position] = 50
-        (after,) = LocalBackend(model, None, AdamWParams()).logprobs(
+        after, _ = LocalBackend(model, None, AdamWParams()).logprobs(
             [make_batch([changed, [9] * 12], [[[20, EOS]], [[21] * 6]])]
         )
         assert (before - after)[:2].abs().max() > 1e-4
@@ -308,13 +320,13 @@ def snapshot(backend: LocalBackend) -> bytes:
 
 
 def nan_loss(batch: TokenBatch, logp: Tensor, entropy: Tensor | None) -> tuple[Tensor, Mapping[str, MetricSum]]:
-    return logp * float("nan"), {}
+    return (logp * float("nan")).sum(), {}
 
 
 def infinite_gradient(
     batch: TokenBatch, logp: Tensor, entropy: Tensor | None
 ) -> tuple[Tensor, Mapping[str, MetricSum]]:
-    return (logp - logp.detach()).sqrt(), {}  # value 0, slope infinite
+    return (logp - logp.detach()).sqrt().sum(), {}  # value 0, slope infinite
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -442,7 +454,7 @@ def test_300_updates_do_not_grow_the_process() -> None:
         rows = torch.randint(3, 200, (4, 50), generator=generator).tolist()
         batch = make_batch([[5, 6, 7], [8, 9]], [rows[:2], rows[2:]])
         batch = batch.with_fields(advantages=torch.randn(200, generator=generator), weights=torch.full((200,), 1 / 200))
-        (old,), (ref,) = backend.logprobs([batch]), backend.logprobs([batch], reference=True)
+        (old, _), (ref, _) = backend.logprobs([batch]), backend.logprobs([batch], reference=True)
         batch = batch.with_fields(old_logprobs=old, ref_logprobs=ref)
         assert backend.update([batch], objective, 1e-4).applied
         if step in (100, 300):

@@ -16,15 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from covey.algo.advantages import Scale, gdpo_advantages, group_advantages, whiten
-from covey.algo.corrections import importance_weights, sequence_keep
+from covey.algo.advantages import gdpo_advantages, group_advantages, whiten
+from covey.algo.contrastive import Contrast
+from covey.algo.corrections import importance_weights
+from covey.algo.gae import ValueObjective, adaptive_lambda, gae, token_rewards
 from covey.algo.kl import KL_ESTIMATORS, k1
-from covey.algo.losses import LOSSES, ClipParams
+from covey.algo.losses import LOSSES, ClipParams, LossInputs
 from covey.algo.objective import Objective
+from covey.algo.preference import PreferenceObjective
 from covey.algo.segments import segment_sum, sum_to_come
-from covey.algo.selection import band, covariance, highest, top_entropy
+from covey.algo.selection import top_entropy
 from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.tensors import TokenBatch, make_batch
+from covey.trainers.credit import with_positive_nll
 
 TOLERANCE = 2e-10
 CONSTANTS = AggregationParams(max_completion_length=8, rows_per_micro_batch=4)
@@ -84,15 +88,17 @@ def check_loss(
     beta: float = 0.0,
     aggregation: str | None = None,
     credit: Tensor | None = None,
+    marked: Tensor | None = None,
+    more: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Value and gradient of a loss with ``options``; ``credit`` [N] multiplies the advantages."""
+    """Value and gradient of a loss; ``credit`` [N] multiplies the advantages, ``more``: fields of Objective."""
     a, expected, spec = fixture_a(), case(name)["expected"], LOSSES[loss_type]
     batch = weigh(a.batch, aggregation or spec.aggregation)
     if credit is not None:
         batch = batch.with_fields(advantages=batch.advantages * credit)
-    objective = Objective(spec.bind(spec.with_options(options)), kl, beta, on_policy=False)
-    loss = (batch.weights * objective(batch, a.logp)[0]).sum()
+    objective = Objective(spec.bind(spec.with_options(options)), kl, beta, on_policy=False, **(more or {}))
+    loss = objective(batch.with_fields(marked=marked), a.logp)[0]
     loss.backward()
     assert_close(loss, expected["loss"])
     assert a.logp.grad is not None
@@ -108,7 +114,7 @@ def check_loss(
         ("rloo_advantage", "rloo", "none", 1e-4),
     ],
 )
-def test_advantages_of_one_group(name: str, estimator: str, scale: Scale, eps: float) -> None:
+def test_advantages_of_one_group(name: str, estimator: str, scale: str, eps: float) -> None:
     rewards = tensor(case(name)["inputs"]["rewards"])
     assert_close(group_advantages(rewards, torch.zeros(4).long(), estimator, scale, eps), case(name)["expected"])
 
@@ -192,9 +198,9 @@ def test_bnpo_loss_of_one_micro_batch() -> None:
 
 def test_on_policy_needs_no_old_logprobs() -> None:
     a, expected = fixture_a(), case("grpo_onpolicy_old_is_none")["expected"]
-    batch = weigh(a.batch, "grpo").with_fields(old_logprobs=None)
+    batch = weigh(a.batch, "seq-mean-token-mean").with_fields(old_logprobs=None)
     objective = Objective(LOSSES["grpo"].bind(), "k3", 0.0, on_policy=True)
-    loss = (batch.weights * objective(batch, a.logp)[0]).sum()
+    loss = objective(batch, a.logp)[0]
     loss.backward()
     assert_close(loss, expected["loss"])
     assert a.logp.grad is not None
@@ -243,10 +249,10 @@ def test_losses_of_the_family(name: str, loss_type: str, options: dict[str, floa
 def test_scalerl_is_cispo_with_the_mean_over_prompts() -> None:
     a, expected = fixture_a(), case("scalerl_prompt_average_cispo")["expected"]
     groups = torch.tensor([0, 0, 1, 1])
-    weights = aggregation_weights(a.batch.mask, a.batch.lens, "prompt", CONSTANTS, group_of_row=groups)
+    weights = aggregation_weights(a.batch.mask, a.batch.lens, "prompt-mean-token-mean", CONSTANTS, group_of_row=groups)
     spec = LOSSES["cispo"]
     objective = Objective(spec.bind(spec.with_options({"epsilon_high": 5.0})), "k3", 0.0, on_policy=False)
-    loss = (weights * objective(a.batch, a.logp)[0]).sum()
+    loss = objective(a.batch.with_fields(weights=weights), a.logp)[0]
     loss.backward()
     assert_close(loss, expected["loss"])
     assert a.logp.grad is not None
@@ -284,13 +290,8 @@ def test_truncated_importance_sampling_leaves_the_kl_term_alone() -> None:
 
 def test_off_policy_sequence_mask_keeps_the_denominator() -> None:
     """TRL's reading; ms-swift removes the tokens, which makes the kept ones weigh more."""
-    a = fixture_a()
-    batch = a.batch
-    keep = sequence_keep(
-        batch.advantages, batch.rollout_logprobs, a.logp.detach(), batch.mask, batch.row_of_token, 4, delta=0.1
-    )
-    check_loss("opsm_loss_delta0.1", "grpo", credit=keep)
-    check_loss("opsm_token_mean_denominator", "grpo", aggregation="dapo", credit=keep)
+    check_loss("opsm_loss_delta0.1", "grpo", more={"sequence_mask_delta": 0.1})
+    check_loss("opsm_token_mean_denominator", "grpo", aggregation="token-mean", more={"sequence_mask_delta": 0.1})
 
 
 def test_top_entropy_tokens() -> None:
@@ -300,21 +301,72 @@ def test_top_entropy_tokens() -> None:
     check_loss("top_entropy_40pct_loss", "dapo", credit=keep)
 
 
+def marks(loss_type: str, **options: Any) -> Tensor:
+    """[N]: the tokens of fixture A that a loss treats apart."""
+    a, spec = fixture_a(), LOSSES[loss_type]
+    inputs = LossInputs(
+        a.logp.detach(), a.batch.old_logprobs, a.batch.advantages, a.batch.mask, a.batch.row_of_token, 4
+    )
+    assert spec.marks is not None
+    return spec.marks(inputs, spec.with_options(options), seed=0)
+
+
 def test_clip_cov_takes_the_gradient_of_the_tokens_it_picks() -> None:
-    a = fixture_a()
-    advantages, logp, old = a.batch.advantages, a.logp.detach(), a.batch.old_logprobs
-    assert old is not None
-    ratio = (logp - old).exp()
-    clipped = ((advantages > 0) & (ratio > 1.2)) | ((advantages < 0) & (ratio < 0.8))  # no gradient to take
-    cov = covariance(advantages, logp, a.batch.mask)
-    dropped = band(cov, a.batch.mask.masked_fill(clipped, 0.0), 0.05, 5.0, share=1.0, seed=0)
-    check_loss("clip_cov_loss", "grpo", aggregation="dapo", credit=1 - dropped.double())
+    """A share of 1 takes every candidate."""
+    options = {"clip_cov_lb": 0.05, "clip_cov_ub": 5.0, "clip_cov_ratio": 1.0}
+    check_loss("clip_cov_loss", "clip_cov", marked=marks("clip_cov", **options), **options)
 
 
-def test_kl_cov_picks_the_tokens_of_highest_covariance() -> None:
-    a = fixture_a()
-    chosen = highest(covariance(a.batch.advantages, a.logp.detach(), a.batch.mask), a.batch.mask, 0.2)
+def test_kl_cov_holds_back_the_tokens_of_highest_covariance() -> None:
+    options = {"kl_cov_ratio": 0.2, "kl_cov_coef": 1.0}
+    chosen = marks("kl_cov", **options)
     assert chosen.nonzero().squeeze(1).tolist() == [3]  # row 1, token 0, as golden.json notes
+    check_loss("kl_cov_loss", "kl_cov", marked=chosen, **options)
+
+
+def test_entropy_bonus() -> None:
+    """Averaged like the loss, as in verl and as the KL term is.
+
+    golden.json has TRL's value, whose bonus is the mean over all tokens whatever the loss is: the two differ for a loss
+    that is not a token mean. The gradient of the policy term is the recorded one.
+    """
+    a, expected = fixture_a(), case("entropy_bonus")["expected"]
+    entropy = a.flat(golden()["fixtures"]["A"]["entropy"])
+    policy = case("grpo_loss")["expected"]["loss"]
+    bonus = torch.stack([row.mean() for row in entropy.split([3, 2, 3, 1])]).mean().item()
+    objective = Objective(LOSSES["grpo"].bind(), "k3", 0.0, on_policy=False, entropy_coef=0.01)
+    loss, _ = objective(weigh(a.batch, "seq-mean-token-mean"), a.logp, entropy)
+    loss.backward()
+    assert_close(loss, policy - 0.01 * bonus)
+    assert a.logp.grad is not None
+    assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
+    assert expected["loss"] == pytest.approx(policy - 0.01 * entropy.mean().item(), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("infonca_loss", "infonca"), ("gvpo_loss", "gvpo")])
+def test_contrastive_terms(name: str, kind: str) -> None:
+    """In the papers' form; in a run the sampling policy stands in the place of InfoNCA's reference."""
+    a, expected = fixture_a(), case(name)["expected"]
+    base = a.batch.ref_logprobs if kind == "infonca" else a.batch.old_logprobs
+    assert base is not None
+    batch = a.batch.with_fields(rewards=tensor(golden()["fixtures"]["A"]["rewards"]))
+    value, _ = Contrast(kind, coef=1.0, scale=0.1, alpha=1.0, num_groups=1)(batch, a.logp - base)
+    value.backward()
+    assert_close(value, expected["loss"])
+    assert a.logp.grad is not None
+    assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
+
+
+def test_positive_example_likelihood() -> None:
+    """VAPO's extra term, on top of a token-mean clip of 0.2 and 0.28."""
+    a, expected = fixture_a(), case("vapo_positive_lm_loss")["expected"]
+    correct = (tensor(golden()["fixtures"]["A"]["rewards"]) == 1).double()
+    batch = with_positive_nll(weigh(a.batch, "token-mean"), correct, 0.1)
+    loss, _ = Objective(LOSSES["dapo"].bind(), "k3", 0.0, on_policy=False)(batch, a.logp)
+    loss.backward()
+    assert_close(loss, expected["loss"])
+    assert a.logp.grad is not None
+    assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
 
 
 @pytest.mark.parametrize(("name", "estimator"), [("opo_advantage", "opo"), ("maxrl_advantage", "maxrl")])
@@ -387,6 +439,113 @@ def test_gradient_accumulation_two_by_two(loss_type: str) -> None:
     objective = Objective(LOSSES[loss_type].bind(ClipParams()), "k3", 0.0, on_policy=False)
     logp_parts = a.logp.split([int(part.num_tokens) for part in batch.split(2)])
     for part, logp in zip(batch.split(2), logp_parts, strict=True):
-        (part.weights * objective(part, logp)[0]).sum().backward(retain_graph=True)
+        objective(part, logp)[0].backward(retain_graph=True)
     assert a.logp.grad is not None
     assert_close(a.logp.grad, a.flat(expected[f"{loss_type}_accumulated_grad"]).tolist())
+
+
+# --- with a critic ---
+
+
+def ppo_inputs() -> tuple[Fixture, Tensor, Tensor, Tensor]:
+    """Fixture A, values [N], scores [R], and 0.05 * k1 of old against reference [N]."""
+    a = fixture_a()
+    old, ref = a.batch.old_logprobs, a.batch.ref_logprobs
+    assert old is not None and ref is not None
+    values = a.flat(case("ppo_gae_raw")["inputs"]["values"])
+    return a, values, tensor(golden()["fixtures"]["A"]["rewards"]), 0.05 * k1(old, ref, None)
+
+
+def test_ppo_token_rewards_and_advantages() -> None:
+    a, values, scores, kl = ppo_inputs()
+    rewards = token_rewards(scores, kl, a.batch.lens)
+    assert_close(rewards, a.flat(case("ppo_token_rewards_k1")["expected"]).tolist())
+    advantages = gae(rewards, values, a.batch.lens, gamma=1.0, lam=0.95)
+    expected = case("ppo_gae_raw")["expected"]
+    assert_close(advantages, a.flat(expected["advantages"]).tolist())
+    assert_close(advantages + values, a.flat(expected["returns"]).tolist())
+    assert_close(whiten(advantages, a.batch.mask), a.flat(case("ppo_gae_whitened")["expected"]).tolist())
+
+
+def test_ppo_policy_loss() -> None:
+    """verl's default: a token mean with a dual clip of 3."""
+    a = fixture_a()
+    whitened = a.flat(case("ppo_gae_whitened")["expected"])
+    check_loss("ppo_policy_loss", "ppo", credit=whitened / a.batch.advantages, delta=3.0)
+
+
+def test_ppo_value_loss() -> None:
+    a, golden_case = fixture_a(), case("ppo_value_loss_clipped")
+    values, returns, old = (a.flat(golden_case["inputs"][name]) for name in ("vpred", "returns", "old_values"))
+    batch = weigh(a.batch, "token-mean").with_fields(old_values=old, returns=returns)
+    assert_close(ValueObjective(0.2)(batch, values)[0], golden_case["expected"]["loss"])
+
+
+def test_vapo_length_adaptive_advantages() -> None:
+    a, golden_case = fixture_a(), case("vapo_length_adaptive_gae")
+    values, rewards = (a.flat(golden_case["inputs"][name]) for name in ("values", "token_rewards"))
+    lam = adaptive_lambda(a.batch.lens, 0.5)
+    assert_close(lam, [1 / 3, 0.0, 1 / 3, 0.0])
+    assert_close(gae(rewards, values, a.batch.lens, 1.0, lam), a.flat(golden_case["expected"]["advantages"]).tolist())
+    returns = gae(rewards, values, a.batch.lens, 1.0, 1.0) + values
+    assert_close(returns, a.flat(golden_case["expected"]["returns"]).tolist())
+
+
+# --- preferences ---
+
+
+@pytest.mark.parametrize(("name", "kind"), [("dpo_loss_rows0_1", "sigmoid"), ("ipo_loss_rows0_1", "ipo")])
+def test_preference_losses(name: str, kind: str) -> None:
+    """Row 0 chosen, row 1 rejected; IPO averages over tokens, as TRL and unlike the paper."""
+    a, expected = fixture_a(), case(name)["expected"]
+    pair = a.batch.select_rows([0, 1])
+    loss, metrics = PreferenceObjective(kind, 0.1, num_pairs=1)(pair, a.logp[:5])
+    loss.backward()
+    assert_close(loss, expected["loss"])
+    assert a.logp.grad is not None
+    assert_close(a.logp.grad, a.flat(expected["grad_logp"]).tolist())
+    assert metrics["rewards/accuracies"] == (1.0, 1.0)
+
+
+# --- what is not here ---
+
+LEFT_OUT = {
+    "cispo_trl_default_eps_trap": "refused: tests/unit/test_cli.py",
+    "rloo_loss_sequence_ratio": "TRL clips exp(sum of log-ratios); here token ratios, as verl and ms-swift",
+    "reinforce_pp_baseline_advantage_seqstd": "ms-swift's std over sequences; followed is the paper, over tokens",
+    "gdpo_advantage_verl_tokenwhiten": "verl whitens tokens; followed are TRL, ms-swift and the authors",
+    "verl_token_k1_bounds_are_inverted": "a trap of verl's flags",
+    **dict.fromkeys(["gfpo_shortest2_advantage", "gfpo_token_efficiency2_advantage"], "GFPO"),
+    **dict.fromkeys(["cppo_k2_mask", "cppo_k2_loss"], "CPPO"),
+    **dict.fromkeys(["passk_training_advantage_n8_c2_k4", "verl_grpo_passk_advantage"], "pass@k training"),
+    "topr_loss": "TOPR",
+    "real_loss": "REAL",
+    "fipo_loss": "FIPO",
+    "kpop_loss": "KPop",
+    "dro_loss": "DRO",
+    "gppo_loss": "GPPO",
+    "luspo_loss": "LUSPO",
+    "nca_pair_rows0_1": "NCA",
+    "nca_loss": "NCA",
+    "a_star_po_loss": "A*-PO",
+    "copg_loss_all_pairs": "CoPG",
+    "grpo2_pairwise_onpolicy": "2-GRPO is --num_generations 2; its gradient is that of grpo",
+    "conspo_loss": "ConSPO",
+    "dra_reward": "Part 2's diversity reward",
+    "darling_reward": "Part 2's diversity reward",
+    **dict.fromkeys(
+        ["nonzero_gradient_prob", "knapsack_allocation", "reinforce_ada_global_stats"], "curricula: Part 3"
+    ),
+    "dynamic_sampling_filter": "Part 3",
+    "dapo_overlong_reward": "tests/unit/test_rewards.py",
+    **dict.fromkeys(["kl_controller_ziegler", "kl_controller_article_rule"], "Part 3"),
+    "router_replay_gates": "Part 7",
+}
+
+
+def test_every_golden_case_is_used_here_or_left_out_by_name() -> None:
+    names = {c["name"] for c in golden()["cases"]}
+    source = Path(__file__).read_text()
+    used = {name for name in names - LEFT_OUT.keys() if f'"{name}"' in source}
+    assert LEFT_OUT.keys() <= names
+    assert used == names - LEFT_OUT.keys()

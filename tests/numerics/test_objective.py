@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_clip_metrics_count_tokens_without_a_gradient() -> None:
         advantages=torch.tensor([-1.0, 1.0, 1.0, -1.0, -1.0, 0.0]), old_logprobs=torch.zeros(6)
     )
     logp = ratio.log().requires_grad_()
-    token_loss, metrics = grpo(on_policy=False, params=ClipParams(delta=3.0))(batch, logp)
+    token_loss, metrics = grpo(on_policy=False, params=ClipParams(delta=3.0)).token_loss(batch, logp)
     token_loss.sum().backward()
     assert logp.grad is not None
     assert (logp.grad == 0).tolist() == [True, False, True, False, True, True]  # the last: advantage 0
@@ -71,7 +72,7 @@ def test_clip_metrics_count_tokens_without_a_gradient() -> None:
 def test_on_policy_ratio_is_one_with_the_plain_policy_gradient() -> None:
     batch = ones_batch([2]).with_fields(advantages=torch.tensor([0.5, -2.0]))
     logp = torch.tensor([-1.0, -3.0], requires_grad=True)
-    token_loss, metrics = grpo()(batch, logp)
+    token_loss, metrics = grpo().token_loss(batch, logp)
     token_loss.sum().backward()
     assert token_loss.tolist() == [-0.5, 2.0]
     assert logp.grad is not None and logp.grad.tolist() == [-0.5, 2.0]
@@ -152,7 +153,7 @@ def test_beta_scales_the_kl_term_and_zero_needs_no_reference() -> None:
     assert objective.with_beta(1.0)(batch, logp)[0].item() == pytest.approx(2 * loss)
     free = objective.with_beta(0.0)
     assert not free.reads_ref
-    token_loss, metrics = free(batch.with_fields(ref_logprobs=None), logp)
+    token_loss, metrics = free.token_loss(batch.with_fields(ref_logprobs=None), logp)
     assert token_loss.item() == 0.0 and "kl" not in metrics
 
 
@@ -160,13 +161,22 @@ def test_log_probs_that_the_objective_needs_can_not_be_forgotten() -> None:
     batch, logp = ones_batch([1]), torch.zeros(1)
     with pytest.raises(ValueError, match="old_logprobs are missing"):
         grpo(on_policy=False)(batch, logp)
-    with pytest.raises(ValueError, match="old_logprobs are given"):
-        grpo(on_policy=True)(batch.with_fields(old_logprobs=torch.zeros(1)), logp)
+    with pytest.raises(ValueError, match=r"the entropy is missing, but entropy_coef is 0\.1"):
+        replace(grpo(), entropy_coef=0.1)(batch, logp)
     with pytest.raises(ValueError, match=r"ref_logprobs are missing, but beta is 0\.1"):
         grpo(beta=0.1)(batch, logp)
     for beta in (-0.1, float("nan")):
         with pytest.raises(ValueError, match="beta must be"):
             grpo(beta=beta)
+
+
+def test_on_policy_the_ratio_is_one_whatever_old_log_probs_the_batch_carries() -> None:
+    """A correction or a KL term in the reward brings them along; they are not to be read twice."""
+    batch, logp = ones_batch([1]), torch.tensor([-1.0])
+    carried = batch.with_fields(old_logprobs=torch.tensor([-3.0]))
+    assert grpo(on_policy=True)(carried, logp)[0].item() == grpo(on_policy=True)(batch, logp)[0].item() == -1.0
+    shown = values(grpo(on_policy=True)(carried.with_fields(rollout_logprobs=torch.tensor([-3.0])), logp)[1])
+    assert shown["ratio/deviation"] == 0.0 and shown["rollout/logp_gap"] == 0.0  # the gap is that of the sampler
 
 
 def test_clip_ranges_that_make_no_sense_are_refused() -> None:

@@ -41,9 +41,7 @@ def objective() -> Objective:
 
 def loss_and_gradient(parts: list[TokenBatch], logp: Tensor) -> tuple[Tensor, Tensor]:
     pieces = logp.split([part.num_tokens for part in parts])
-    loss = torch.stack(
-        [(part.weights * objective()(part, piece)[0]).sum() for part, piece in zip(parts, pieces, strict=True)]
-    ).sum()
+    loss = torch.stack([objective()(part, piece)[0] for part, piece in zip(parts, pieces, strict=True)]).sum()
     return loss.detach(), torch.autograd.grad(loss, logp)[0]
 
 
@@ -51,21 +49,30 @@ def test_a_truncated_row_leaves_both_sides() -> None:
     lens = torch.tensor([25, 5])
     mask = truncation_mask(["stop", "length"], lens)
     assert mask.tolist() == [1.0] * 25 + [0.0] * 5
-    for aggregation in ("grpo", "dapo", "bnpo"):  # the fault gives 25 / 30 = 0.8333
+    for aggregation in ("seq-mean-token-mean", "token-mean", "micro-token-mean"):  # the fault gives 25 / 30 = 0.8333
         assert aggregation_weights(mask, lens, aggregation, CONSTANTS).sum().item() == pytest.approx(1.0, abs=1e-6)
     # Dr. GRPO divides by 2 rows * 40 tokens whatever is masked: 25 / 80
-    assert aggregation_weights(mask, lens, "dr_grpo", CONSTANTS).sum().item() == pytest.approx(0.3125, abs=1e-6)
+    assert aggregation_weights(mask, lens, "seq-mean-token-sum-norm", CONSTANTS).sum().item() == pytest.approx(
+        0.3125, abs=1e-6
+    )
 
 
 def test_weights_by_hand() -> None:
     lens, mask = torch.tensor([3, 1, 2]), torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.float64)
     expected = {
-        "grpo": [1 / 4, 1 / 4, 0, 1 / 2, 0, 0],  # two rows with tokens, of 2 and 1
-        "dapo": [1 / 3, 1 / 3, 0, 1 / 3, 0, 0],  # three tokens
-        "dr_grpo": [1 / 120, 1 / 120, 0, 1 / 120, 0, 0],  # three rows of 40
-        "bnpo": [1 / 3, 1 / 3, 0, 1 / 3, 0, 0],  # micro-batches {0, 1} and {2}; the second is empty and leaves
-        "sequence_sum": [1 / 2, 1 / 2, 0, 1 / 2, 0, 0],  # two rows with tokens
-        "prompt": [1 / 4, 1 / 4, 0, 1 / 2, 0, 0],  # groups {0} and {1, 2}, with 2 and 1 tokens
+        "seq-mean-token-mean": [1 / 4, 1 / 4, 0, 1 / 2, 0, 0],  # two rows with tokens, of 2 and 1
+        "token-mean": [1 / 3, 1 / 3, 0, 1 / 3, 0, 0],  # three tokens
+        "seq-mean-token-sum-norm": [1 / 120, 1 / 120, 0, 1 / 120, 0, 0],  # three rows of 40
+        "micro-token-mean": [
+            1 / 3,
+            1 / 3,
+            0,
+            1 / 3,
+            0,
+            0,
+        ],  # micro-batches {0, 1} and {2}; the second is empty and leaves
+        "seq-mean-token-sum": [1 / 2, 1 / 2, 0, 1 / 2, 0, 0],  # two rows with tokens
+        "prompt-mean-token-mean": [1 / 4, 1 / 4, 0, 1 / 2, 0, 0],  # groups {0} and {1, 2}, with 2 and 1 tokens
     }
     for name in AGGREGATIONS:
         weights = aggregation_weights(mask, lens, name, CONSTANTS, group_of_row=torch.tensor([0, 1, 1]))
@@ -91,7 +98,7 @@ def test_the_micro_batch_size_is_free(aggregation: str, rows_per_part: int) -> N
     torch.testing.assert_close(gradient, whole_gradient, atol=1e-14, rtol=0)
 
 
-@pytest.mark.parametrize("aggregation", ["grpo", "dapo", "dr_grpo"])
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"])
 def test_the_row_order_is_free(aggregation: str) -> None:
     batch, _ = random_batch(aggregation)
     order = torch.tensor([5, 2, 0, 4, 1, 3])
@@ -107,7 +114,7 @@ def test_the_row_order_is_free(aggregation: str) -> None:
         (name, rows)
         for name in AGGREGATIONS
         for rows in (2, 3, 4)
-        if (name != "bnpo" or rows != 3) and (name != "prompt" or rows == 3)
+        if (name != "micro-token-mean" or rows != 3) and (name != "prompt-mean-token-mean" or rows == 3)
     ],
 )
 def test_ranks_with_different_numbers_of_rows(aggregation: str, first_rank_rows: int) -> None:
@@ -131,7 +138,10 @@ def test_ranks_with_different_numbers_of_rows(aggregation: str, first_rank_rows:
     torch.testing.assert_close(torch.cat(weights), batch.weights, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(("aggregation", "share"), [("grpo", 2 / 5), ("dapo", 10 / 17), ("dr_grpo", 3 / 6)])
+@pytest.mark.parametrize(
+    ("aggregation", "share"),
+    [("seq-mean-token-mean", 2 / 5), ("token-mean", 10 / 17), ("seq-mean-token-sum-norm", 3 / 6)],
+)
 def test_adding_a_group_is_a_weighted_mean_of_losses(aggregation: str, share: float) -> None:
     """Group 0 has 3 rows, 2 of them trained, with 10 of the 17 trained tokens."""
     batch, logp = random_batch(aggregation)
@@ -148,8 +158,8 @@ def test_adding_a_group_is_a_weighted_mean_of_losses(aggregation: str, share: fl
 
 def test_bnpo_depends_on_its_nominal_micro_batch_only() -> None:
     lens, mask = torch.tensor([1, 3]), torch.ones(4)
-    whole = aggregation_weights(mask, lens, "bnpo", AggregationParams(rows_per_micro_batch=2))
-    single = aggregation_weights(mask, lens, "bnpo", AggregationParams(rows_per_micro_batch=1))
+    whole = aggregation_weights(mask, lens, "micro-token-mean", AggregationParams(rows_per_micro_batch=2))
+    single = aggregation_weights(mask, lens, "micro-token-mean", AggregationParams(rows_per_micro_batch=1))
     assert whole.tolist() == [0.25] * 4
     torch.testing.assert_close(single, torch.tensor([1 / 2, 1 / 6, 1 / 6, 1 / 6]))
 
@@ -157,10 +167,10 @@ def test_bnpo_depends_on_its_nominal_micro_batch_only() -> None:
 def test_wrong_arguments_are_refused() -> None:
     lens, mask = torch.tensor([2]), torch.ones(2)
     with pytest.raises(ValueError, match="max_completion_length"):
-        aggregation_weights(mask, lens, "dr_grpo", AggregationParams())
+        aggregation_weights(mask, lens, "seq-mean-token-sum-norm", AggregationParams())
     with pytest.raises(ValueError, match="rows_per_micro_batch"):
-        aggregation_weights(mask, lens, "bnpo", AggregationParams())
-    with pytest.raises(ValueError, match="'mean'; known: grpo, dapo, dr_grpo, bnpo"):
+        aggregation_weights(mask, lens, "micro-token-mean", AggregationParams())
+    with pytest.raises(ValueError, match="'mean'; known: seq-mean-token-mean, token-mean"):
         aggregation_weights(mask, lens, "mean", AggregationParams())
     with pytest.raises(ValueError, match="at least 1, got 0"):
         AggregationParams(rows_per_micro_batch=0)

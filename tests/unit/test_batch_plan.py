@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from covey.errors import UserError
-from covey.plan.batch import BatchPlan, nearest_multiples, plan_batches, plan_sft
+from covey.plan.batch import BatchPlan, check_group_size, nearest_multiples, plan_batches, plan_sft
 
 
 def plan(**changes: Any) -> BatchPlan:
@@ -128,10 +128,11 @@ def test_one_completion_has_no_valid_group() -> None:
     assert "--per_device_train_batch_size 8" in message
 
 
-@pytest.mark.parametrize("group", [1, 0, -4])
-def test_group_sizes_below_two_have_their_own_message(group: int) -> None:
-    message = refusal(num_generations=group)
-    assert f"--num_generations {group}: needs at least 2" in message
+def test_group_sizes_that_make_no_sense() -> None:
+    assert "--num_generations 0: must be at least 1" in refusal(num_generations=0)
+    with pytest.raises(UserError, match="--num_generations 1: needs at least 2"):
+        check_group_size(1)
+    assert plan(num_generations=1).prompts_per_generation == 8  # for estimators without a group baseline
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,6 @@ def test_sft_plan() -> None:
     )
     assert resolved.examples_per_step == 32
     assert resolved.total_steps == 7  # 200 / 32 = 6.25: the last step is filled from the next epoch
-    assert "7 optimizer steps, 2.24 epochs of 100 examples" in "\n".join(resolved.describe())
+    assert "7 optimizer steps, 2.24 epochs of 100 examples" in "\n".join(resolved.describe("example"))
     with pytest.raises(UserError, match="no examples"):
         plan_sft(per_device_train_batch_size=8, gradient_accumulation_steps=1, num_examples=0)

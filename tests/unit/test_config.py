@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from covey.cli.flags import COMMANDS
 from covey.config import GRPOConfig, OptimConfig, RewardConfig, RolloutConfig, RunConfig, SampleConfig, SFTConfig
-from covey.config.base import Composition, default_values, options, section_types
+from covey.config.base import Composition, default_values, option_type, options, section_types
+from covey.config.values import coerce, without_none
 from covey.errors import UserError
 
 COMPOSITIONS = list(COMMANDS.values())
@@ -105,9 +106,9 @@ def test_a_single_value_stands_for_a_list() -> None:
         ("max_completion_length", 0, "at least 1 token"),
         ("max_length", 0, "at least 1 token"),
         ("beta", -1.0, "0 (no KL term) or above"),
-        ("epsilon", 0.0, "above 0"),
-        ("epsilon_high", 0.0, "above 0"),
-        ("delta", 1.2, "whose upper end is 1.2"),
+        ("epsilon", 0.0, "must be between 0 and 1"),
+        ("epsilon_high", 0.0, "must be positive"),
+        ("delta", 1.2, "larger than 1 + epsilon_high = 1.2"),
         ("learning_rate", -1.0, "0 or above"),
         ("warmup_ratio", 1.0, "below 1"),
         ("max_grad_norm", 0.0, "above 0"),
@@ -196,10 +197,21 @@ def test_scale_follows_the_estimator_unless_given() -> None:
     assert scale() == "group"
     assert scale(advantage_estimator="rloo") == "none"
     assert scale(advantage_estimator="rloo", scale_rewards="batch") == "batch"
+    assert scale(loss_type="dr_grpo") == "none"  # TRL and ms-swift need both flags
+
+
+@pytest.mark.parametrize("config", COMPOSITIONS)
+def test_a_choice_called_none_is_not_an_empty_value(config: type[Composition]) -> None:
+    """``--scale_rewards none`` was read as "not given", so advantages were divided by the group's std in silence."""
+    for key in options(config):
+        hint = without_none(option_type(config, key))
+        if get_origin(hint) is Literal and "none" in get_args(hint):
+            assert coerce(key, "none", option_type(config, key)) == "none"
+    assert GRPOConfig.from_dict({"scale_rewards": "none"}).algo.scale == "none"
 
 
 def test_sections_check_what_python_gives_them() -> None:
-    with pytest.raises(UserError, match="--num_generations 0: needs at least 2"):
+    with pytest.raises(UserError, match="--num_generations 0: must be at least 1"):
         RolloutConfig(num_generations=0)
     with pytest.raises(FrozenInstanceError):
         RunConfig().seed = 1  # type: ignore[misc]

@@ -26,7 +26,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from covey.backends.local import AdamWParams, LocalBackend
+from covey.backends.local import LocalBackend
+from covey.backends.masters import AdamWParams
 from covey.errors import UserError
 from covey.models import embedded
 from covey.models.decoder import Decoder

@@ -3,20 +3,19 @@
 ``advantage = (reward - baseline of its group) / scale``. The estimator chooses the baseline, ``scale`` the divisor, and
 some then normalise over the tokens of the whole batch.
 Standard deviations are sample standard deviations (ddof=1), as in TRL, verl and ms-swift; all statistics are float64.
+Imported without torch, so that the command line can read the tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from covey.algo.segments import segment_sum
 
-Scale = Literal["group", "batch", "none", "mean", "beta", "valid"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Rewards are sums of a few float32 terms, so equal scores may differ in the last bits. A range below this share of the
 # largest reward is rounding; a std is no such test, since std/eps of pure rounding noise can be of order 1.
@@ -45,14 +44,14 @@ def group_stats(rewards: Tensor, group_of_row: Tensor, lens: Tensor | None = Non
     if not rewards.is_floating_point():
         raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
     groups = int(group_of_row.max()) + 1 if group_of_row.numel() else 0
-    scored = torch.isfinite(rewards)
-    values = rewards.to(torch.float64).masked_fill(~scored, 0.0)
-    count = segment_sum(scored.to(torch.float64), group_of_row, groups)
+    scored = rewards.isfinite()
+    values = rewards.double().masked_fill(~scored, 0.0)
+    count = segment_sum(scored.double(), group_of_row, groups)
     mean = segment_sum(values, group_of_row, groups) / count.clamp(min=1)
     deviation = (values - mean[group_of_row]).masked_fill(~scored, 0.0)
     std = (segment_sum(deviation.square(), group_of_row, groups) / (count - 1).clamp(min=1)).sqrt()
     constant = _is_constant(values[scored], group_of_row[scored], groups)
-    lens = None if lens is None else lens.to(torch.float64)
+    lens = None if lens is None else lens.double()
     return GroupStats(values, scored, group_of_row, count, mean, std, constant, lens)
 
 
@@ -61,7 +60,7 @@ def _is_constant(rewards: Tensor, group_of_row: Tensor, groups: int) -> Tensor:
     zeros = rewards.new_zeros(groups)
     high = zeros.scatter_reduce(0, group_of_row, rewards, "amax", include_self=False)
     low = zeros.scatter_reduce(0, group_of_row, rewards, "amin", include_self=False)
-    return high - low <= RELATIVE_TOLERANCE * torch.maximum(high.abs(), low.abs()) + ABSOLUTE_TOLERANCE
+    return high - low <= RELATIVE_TOLERANCE * high.abs().maximum(low.abs()) + ABSOLUTE_TOLERANCE
 
 
 def group_mean_baseline(stats: GroupStats) -> Tensor:
@@ -87,24 +86,31 @@ def length_weighted_baseline(stats: GroupStats) -> Tensor:
 
 def no_baseline(stats: GroupStats) -> Tensor:
     """[R]: zero; the global normalisation afterwards is the baseline (REINFORCE++)."""
-    return torch.zeros_like(stats.rewards)
+    return stats.rewards.new_zeros(stats.rewards.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """One line of the table: the baseline, and the divisor it was published with."""
+    """One line of the table, as it was published."""
 
     baseline: Callable[[GroupStats], Tensor]
-    scale: Scale
+    scale: str
+    """The divisor, a name of SCALES."""
+    whitens: bool = False
+    """Then normalised over all tokens of the rollout."""
+    kl_in_reward: bool = False
+    """A KL term belongs to the reward, not to the loss."""
+    kl_to_come: bool = False
+    """And a token answers for the KL from itself on, not for that of its row."""
 
 
 ADVANTAGE_ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(group_mean_baseline, "group"),
-    "rloo": Estimator(leave_one_out_baseline, "none"),
+    "rloo": Estimator(leave_one_out_baseline, "none", kl_in_reward=True),
     "opo": Estimator(length_weighted_baseline, "none"),
-    # arXiv 2501.03262, to be followed by `whiten` over the tokens of the whole batch; ms-swift's "++" is the second
-    "reinforce_plus_plus": Estimator(no_baseline, "none"),
-    "reinforce_plus_plus_baseline": Estimator(group_mean_baseline, "none"),
+    # arXiv 2501.03262; ms-swift's "reinforce_plus_plus" is the second
+    "reinforce_plus_plus": Estimator(no_baseline, "none", whitens=True, kl_in_reward=True, kl_to_come=True),
+    "reinforce_plus_plus_baseline": Estimator(group_mean_baseline, "none", whitens=True),
     "maxrl": Estimator(group_mean_baseline, "mean"),  # arXiv 2602.02710
     "bnpo_paper": Estimator(group_mean_baseline, "beta"),  # arXiv 2506.02864; --loss_type bnpo is TRL's other meaning
     "gpg": Estimator(group_mean_baseline, "valid"),  # arXiv 2504.02546
@@ -115,7 +121,7 @@ def group_advantages(
     rewards: Tensor,
     group_of_row: Tensor,
     estimator: str,
-    scale: Scale | None = None,
+    scale: str | None = None,
     eps: float = 1e-4,
     lens: Tensor | None = None,
 ) -> Tensor:
@@ -173,17 +179,17 @@ def beta_density(stats: GroupStats, eps: float) -> Tensor:
             "advantage estimator 'bnpo_paper' fits a distribution over groups: it needs at least two groups"
         )
     mean, variance = rates.mean(), rates.var()
-    common = (mean * (1 - mean) / variance - 1) if variance > 0 else torch.zeros_like(mean)
+    common = (mean * (1 - mean) / variance - 1) if variance > 0 else mean.new_zeros(())
     alpha = 1 + (mean * common).clamp(min=0) / 3
     beta = 1 + ((1 - mean) * common).clamp(min=0) / 3
     p = stats.mean[stats.group_of_row].clamp(1e-6, 1 - 1e-6)
-    log_norm = torch.lgamma(alpha + beta) - torch.lgamma(alpha) - torch.lgamma(beta)
+    log_norm = (alpha + beta).lgamma() - alpha.lgamma() - beta.lgamma()
     return (log_norm + (alpha - 1) * p.log() + (beta - 1) * (1 - p).log()).exp()
 
 
 def valid_share(stats: GroupStats, eps: float) -> Tensor:
     """[]: the share of rows whose group is not constant (GPG), so that dead groups do not shrink the step."""
-    alive = (~stats.constant[stats.group_of_row]).to(torch.float64)
+    alive = (~stats.constant[stats.group_of_row]).double()
     return alive.mean().clamp(min=1 / max(alive.numel(), 1))
 
 
@@ -203,8 +209,9 @@ def gdpo_advantages(rewards: Tensor, weights: Tensor, group_of_row: Tensor, eps:
     ``rewards`` [R, F] of F reward functions (NaN: not scored), ``weights`` [F]. Summing first lets different reward
     combinations with one sum collapse into one advantage.
     """
-    parts = [group_advantages(column, group_of_row, "grpo", "group", eps) for column in rewards.T]
-    total = torch.stack(parts, dim=1).double() @ weights.double()
+    total = rewards.new_zeros(rewards.shape[0]).double()
+    for column, weight in zip(rewards.T, weights, strict=True):
+        total += weight.double() * group_advantages(column, group_of_row, "grpo", "group", eps).double()
     spread = total.std() if total.numel() > 1 else total.new_zeros(())
     return ((total - total.mean()) / (spread + eps)).to(rewards.dtype)
 
@@ -217,7 +224,7 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     """
     count = mask.sum()
     if count < 2:
-        return torch.zeros_like(values)
+        return values.new_zeros(values.shape)
     kept = values.double().masked_fill(mask == 0, 0.0)
     mean = kept.sum() / count
     centred = (kept - mean).masked_fill(mask == 0, 0.0)

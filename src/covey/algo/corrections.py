@@ -18,11 +18,13 @@ of rows and tokens that is left is a metric of every mode.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.segments import row_mean, row_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_LOG_RATIO = 20.0  # exp() stays finite in float32
 

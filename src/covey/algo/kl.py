@@ -17,12 +17,14 @@ Every function takes ``(logp, ref_logp, old_logp)``, each [N] (``old_logp`` None
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from covey.algo.ratio import log_ratio
 
-KLEstimator = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    KLEstimator = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def k1(logp: Tensor, ref_logp: Tensor, old_logp: Tensor | None) -> Tensor:

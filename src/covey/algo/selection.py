@@ -7,9 +7,10 @@ Here log-probs and entropies are those of the policy at the start of the step.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def top_entropy(entropy: Tensor, mask: Tensor, quantile: float) -> Tensor:
@@ -45,7 +46,7 @@ def covariance(advantages: Tensor, logp: Tensor, mask: Tensor) -> Tensor:
 def highest(values: Tensor, mask: Tensor, share: float) -> Tensor:
     """[N] bool: the ``share`` of trained tokens (at least one, if any) with the highest ``values``; KL-Cov's choice."""
     trained = int((mask > 0).sum())
-    chosen = torch.zeros_like(mask, dtype=torch.bool)
+    chosen = mask.new_zeros(mask.shape).bool()
     if trained == 0:
         return chosen
     top = values.masked_fill(mask == 0, -math.inf).topk(max(1, int(share * trained))).indices
@@ -58,10 +59,12 @@ def band(values: Tensor, mask: Tensor, low: float, high: float, share: float, se
 
     Clip-Cov's choice; ``seed`` makes it the same whatever the split or the rank.
     """
+    import torch  # here, for the generator: the loss table is read before torch is loaded
+
     candidates = ((mask > 0) & (values > low) & (values < high)).nonzero().squeeze(1)
     count = min(candidates.numel(), max(1, int(share * int((mask > 0).sum()))))
     generator = torch.Generator().manual_seed(seed)
     picked = candidates.cpu()[torch.randperm(candidates.numel(), generator=generator)[:count]]
-    chosen = torch.zeros_like(mask, dtype=torch.bool)
+    chosen = mask.new_zeros(mask.shape).bool()
     chosen[picked.to(mask.device)] = True
     return chosen

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from covey.algo.segments import row_index, segment_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class AggregationParams:
     """Constants that some aggregations divide by."""
 
     max_completion_length: int | None = None
-    """Tokens; the constant length L of dr_grpo."""
+    """Tokens; the constant length L of seq-mean-token-sum-norm."""
     rows_per_micro_batch: int | None = None
-    """Rows; the nominal micro-batch of bnpo."""
+    """Rows; the nominal micro-batch of micro-token-mean."""
 
     def __post_init__(self) -> None:
         for name in ("max_completion_length", "rows_per_micro_batch"):
@@ -43,9 +44,9 @@ class BatchCounts:
     """Rows with at least one token that the mask leaves in."""
     trained_tokens: int
     trained_micro_batches: int = 0
-    """Nominal micro-batches with at least one trained token; only bnpo reads it."""
+    """Nominal micro-batches with at least one trained token; only micro-token-mean reads it."""
     trained_groups: int = 0
-    """Groups with at least one trained token; only prompt reads it. A group must not be split over ranks."""
+    """Groups with at least one trained token; only prompt-mean-token-mean reads it. Ranks must hold whole groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class RowTokens:
 def row_tokens(mask: Tensor, lens: Tensor, params: AggregationParams, group_of_row: Tensor | None = None) -> RowTokens:
     """Count trained tokens by row, by nominal micro-batch (the whole batch when none is given) and by group."""
     rows = lens.numel()
-    in_row = segment_sum(mask.to(torch.float64), row_index(lens), rows)
-    micro = torch.arange(rows, device=lens.device) // (params.rows_per_micro_batch or max(rows, 1))
-    group = torch.zeros_like(micro) if group_of_row is None else group_of_row
+    in_row = segment_sum(mask.double(), row_index(lens), rows)
+    micro = (lens.new_ones(rows).cumsum(0) - 1) // (params.rows_per_micro_batch or max(rows, 1))
+    group = micro.new_zeros(rows) if group_of_row is None else group_of_row
     return RowTokens(in_row, segment_sum(in_row, micro, rows)[micro], segment_sum(in_row, group, rows)[group])
 
 
@@ -89,7 +90,7 @@ def grpo_denominator(tokens: RowTokens, counts: BatchCounts, params: Aggregation
 
 def dapo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
     """Mean over all tokens of the batch (arXiv 2503.14476): long rows weigh more."""
-    return torch.full_like(tokens.in_row, counts.trained_tokens)
+    return tokens.in_row.new_full(tokens.in_row.shape, counts.trained_tokens)
 
 
 def dr_grpo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
@@ -98,8 +99,8 @@ def dr_grpo_denominator(tokens: RowTokens, counts: BatchCounts, params: Aggregat
     The point of Dr. GRPO is a denominator that no sampled length can move, so fully masked rows still count as rows.
     """
     if params.max_completion_length is None:
-        raise ValueError("aggregation 'dr_grpo' divides by max_completion_length, which is not set")
-    return torch.full_like(tokens.in_row, counts.rows * params.max_completion_length)
+        raise ValueError("aggregation 'seq-mean-token-sum-norm' divides by max_completion_length, which is not set")
+    return tokens.in_row.new_full(tokens.in_row.shape, counts.rows * params.max_completion_length)
 
 
 def bnpo_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
@@ -110,13 +111,15 @@ def bnpo_denominator(tokens: RowTokens, counts: BatchCounts, params: Aggregation
     computed is free. Micro-batches without a trained token leave the mean.
     """
     if params.rows_per_micro_batch is None:
-        raise ValueError("aggregation 'bnpo' is a mean inside micro-batches, but rows_per_micro_batch is not set")
+        raise ValueError(
+            "aggregation 'micro-token-mean' is a mean inside micro-batches, but rows_per_micro_batch is not set"
+        )
     return counts.trained_micro_batches * tokens.in_micro_batch
 
 
 def sequence_sum_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
     """Mean over rows of the *sum* over their tokens: a completion as one action (REINFORCE, RLOO arXiv 2402.14740)."""
-    return torch.full_like(tokens.in_row, counts.trained_rows)
+    return tokens.in_row.new_full(tokens.in_row.shape, counts.trained_rows)
 
 
 def prompt_denominator(tokens: RowTokens, counts: BatchCounts, params: AggregationParams) -> Tensor:
@@ -124,13 +127,14 @@ def prompt_denominator(tokens: RowTokens, counts: BatchCounts, params: Aggregati
     return counts.trained_groups * tokens.in_group
 
 
+# Names as verl's loss_agg_mode where it has them.
 AGGREGATIONS: dict[str, Callable[[RowTokens, BatchCounts, AggregationParams], Tensor]] = {
-    "grpo": grpo_denominator,
-    "dapo": dapo_denominator,
-    "dr_grpo": dr_grpo_denominator,
-    "bnpo": bnpo_denominator,
-    "sequence_sum": sequence_sum_denominator,
-    "prompt": prompt_denominator,
+    "seq-mean-token-mean": grpo_denominator,
+    "token-mean": dapo_denominator,
+    "seq-mean-token-sum-norm": dr_grpo_denominator,
+    "micro-token-mean": bnpo_denominator,
+    "seq-mean-token-sum": sequence_sum_denominator,
+    "prompt-mean-token-mean": prompt_denominator,
 }
 
 
@@ -145,14 +149,14 @@ def aggregation_weights(
     """Weights [N] (dtype of ``mask``) of the rows at hand, from the final ``mask`` [N] of 0 and 1 and ``lens`` [R].
 
     ``counts``: of the whole step when these rows are only one rank's share (sum of every rank's :func:`count_batch`);
-    None when they are all. ``group_of_row`` [R]: read by ``prompt`` only. Fully masked rows leave numerator and
-    denominator alike (dr_grpo: see there); when nothing is left all weights are 0, so the loss is exactly 0 with zero
-    gradients. Raises ValueError on an unknown name or a missing constant.
+    None when they are all. ``group_of_row`` [R]: read by ``prompt-mean-token-mean`` only. Fully masked rows leave
+    numerator and denominator alike (seq-mean-token-sum-norm: see there); when nothing is left all weights are 0, so the
+    loss is exactly 0 with zero gradients. Raises ValueError on an unknown name or a missing constant.
     """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"unknown aggregation {aggregation!r}; known: {', '.join(AGGREGATIONS)}")
-    if aggregation == "prompt" and group_of_row is None:
-        raise ValueError("aggregation 'prompt' is a mean over groups, but group_of_row is not given")
+    if aggregation == "prompt-mean-token-mean" and group_of_row is None:
+        raise ValueError("aggregation 'prompt-mean-token-mean' is a mean over groups, but group_of_row is not given")
     counts = counts or count_batch(mask, lens, params, group_of_row)
     tokens = row_tokens(mask, lens, params, group_of_row)
     # A denominator of 0 only occurs where nothing is trained: 0 / 0 there, which the fill makes 0.

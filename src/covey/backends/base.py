@@ -1,7 +1,7 @@
 """The training backend protocol and its gradient contract.
 
-Contract: applied gradient = sum over micro-batches (and ranks) of grad(sum(weights * token_loss)), where ``weights``
-were fixed over the global batch before the first forward pass. No backend divides by anything.
+Contract: applied gradient = sum over micro-batches (and ranks) of grad(objective(micro-batch)). Every denominator is in
+the batch (``weights``), fixed over the global batch before the first forward pass. No backend divides by anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ MetricSum = tuple[float, float]
 """(weighted sum, count) of a metric over the tokens or rows seen; sums of both add up over micro-batches."""
 
 Objective = Callable[[TokenBatch, Tensor, Tensor | None], tuple[Tensor, Mapping[str, MetricSum]]]
-"""(batch, logp [N] with gradient, entropy [N] or None) -> (token loss [N], metrics)."""
+"""(batch, logp [N], entropy [N] or None, both with gradient) -> (share of the loss, metrics)."""
+
+
+ValueObjective = Callable[[TokenBatch, Tensor], tuple[Tensor, Mapping[str, MetricSum]]]
+"""(batch, values [N] or scores [R], with gradient) -> (share of the loss, metrics)."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,28 @@ class TrainBackend(Protocol):
         """One optimizer step over all micro-batches."""
         ...
 
-    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> list[Tensor]:
-        """log pi of every completion token without gradient, of the policy or of the frozen reference."""
+    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> tuple[Tensor, Tensor]:
+        """log pi and entropy, [N] each over all micro-batches, without gradient; of the policy or the reference."""
         ...
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The policy's weights under Hugging Face names, as the engine loads them."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class ValueBackend(Protocol):
+    """A model with a scalar head under training: the critic of PPO, or a reward model."""
+
+    def update(self, micros: Sequence[TokenBatch], objective: ValueObjective, lr: float) -> UpdateStats:
+        """One optimizer step over all micro-batches."""
+        ...
+
+    def values(self, micros: Sequence[TokenBatch]) -> Tensor:
+        """Values [N] (critic) or scores [R] (reward model) over all micro-batches, without gradient."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

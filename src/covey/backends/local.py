@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from covey.backends.base import MetricSum, Objective, UpdateStats
+from covey.backends.base import MetricSum, Objective, UpdateStats, ValueObjective
+from covey.backends.masters import AdamWParams, Masters
 from covey.models.base import PolicyModel
+from covey.models.value import ValueModel
 from covey.tensors import TokenBatch
 
 
-@dataclass(frozen=True)
-class AdamWParams:
-    """AdamW (1711.05101); decay is applied to matrices only, not to norms and biases."""
-
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    max_grad_norm: float = 1.0
-
-
-def convert_parameters(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the parameters in place; float32 buffers (rotary frequencies) must not be rounded with them."""
-    for parameter in module.parameters():
-        parameter.data = parameter.data.to(dtype)
-
-
 class LocalBackend:
-    """Implements TrainBackend.
-
-    ``model`` comes with float32 weights. With another ``compute_dtype`` they are kept apart as masters, and the model
-    itself is converted in place into the rounded copy that computes.
-    """
+    """Implements TrainBackend. ``model`` comes with float32 weights; see ``Masters`` for another ``compute_dtype``."""
 
     def __init__(
         self,
@@ -49,104 +29,61 @@ class LocalBackend:
         chunk_size: int = 512,
         with_entropy: bool = True,
     ) -> None:
-        self._model, self._reference, self._params = model, reference, params
+        self._model, self._reference = model, reference
         self._temperature, self._chunk_size, self._with_entropy = temperature, chunk_size, with_entropy
-        self._weights = list(model.module.parameters())
-        self._device = self._weights[0].device
-        self._masters = self._weights
-        if compute_dtype != torch.float32:
-            self._masters = [nn.Parameter(p.detach().clone()) for p in self._weights]
-            convert_parameters(model.module, compute_dtype)
-        decay = [m for m in self._masters if m.dim() > 1]
-        plain = [m for m in self._masters if m.dim() <= 1]
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": decay, "weight_decay": params.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
-            betas=(params.beta1, params.beta2),
-            eps=params.eps,
-            fused=True,
-        )
+        self._masters = Masters(model.module, list(model.module.parameters()), params, compute_dtype)
 
     def update(self, micros: Sequence[TokenBatch], objective: Objective, lr: float) -> UpdateStats:
-        for parameter in (*self._weights, *self._masters):
-            parameter.grad = None  # an update that was interrupted leaves gradients behind
-        sums: dict[str, MetricSum] = {}
-        loss_sum = 0.0
-        for micro in micros:
-            micro = micro.to(self._device)
+        def share(micro: TokenBatch) -> tuple[Tensor, Mapping[str, MetricSum]]:
             logp, entropy = self._model.completion_logprobs(
                 micro, self._temperature, chunk_size=self._chunk_size, with_entropy=self._with_entropy
             )
-            token_loss, metrics = objective(micro, logp, entropy)
-            loss = (micro.weights * token_loss).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._collect_gradients()
-            loss_sum += loss.item()
-            for name, (value, count) in metrics.items():
-                before = sums.get(name, (0.0, 0.0))
-                sums[name] = (before[0] + value, before[1] + count)
-        norm = nn.utils.clip_grad_norm_(self._masters, self._params.max_grad_norm, foreach=True).item()
-        applied = 0.0 < norm < float("inf")
-        if applied:
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
-            self._publish()
-        self._optimizer.zero_grad(set_to_none=True)
-        return UpdateStats(loss_sum, norm, applied, sums)
+            return objective(micro, logp, entropy)
 
-    def _collect_gradients(self) -> None:
-        """Add a micro-batch's gradients to the float32 ones of the masters."""
-        if self._masters is self._weights:
-            return
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            if weight.grad is None:
-                continue
-            if master.grad is None:
-                master.grad = weight.grad.float()
-            else:
-                master.grad.add_(weight.grad)
-            weight.grad = None
+        return self._masters.update(micros, share, lr)
 
     @torch.no_grad()
-    def _publish(self) -> None:
-        """Round the masters into the compute copy."""
-        if self._masters is not self._weights:
-            torch._foreach_copy_([w.data for w in self._weights], [m.data for m in self._masters])
-
-    @torch.no_grad()
-    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> list[Tensor]:
+    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> tuple[Tensor, Tensor]:
         model = self._reference if reference else self._model
         if model is None:
             raise RuntimeError("reference log-probs asked for, but no reference model was loaded (beta is 0)")
-        return [
+        parts = [
             model.completion_logprobs(
-                m.to(self._device), self._temperature, chunk_size=self._chunk_size, with_entropy=False
-            )[0].cpu()
-            for m in micros
+                micro.to(self._masters.device), self._temperature, chunk_size=self._chunk_size, with_entropy=True
+            )
+            for micro in micros
         ]
+        entropies = [entropy for _, entropy in parts if entropy is not None]
+        return torch.cat([logp for logp, _ in parts]).cpu(), torch.cat(entropies).cpu()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._model.hf_state()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"masters": [m.detach() for m in self._masters], "optimizer": self._optimizer.state_dict()}
+        return self._masters.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._masters.load_state_dict(state)
+
+
+class LocalValueBackend:
+    """Implements ValueBackend: a critic (a value per token), or ``of_rows`` a reward model (a score per completion)."""
+
+    def __init__(
+        self, model: ValueModel, params: AdamWParams, *, of_rows: bool, compute_dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._forward = model.scores if of_rows else model.values
+        self._masters = Masters(model, model.trained_parameters(), params, compute_dtype)
+
+    def update(self, micros: Sequence[TokenBatch], objective: ValueObjective, lr: float) -> UpdateStats:
+        return self._masters.update(micros, lambda micro: objective(micro, self._forward(micro)), lr)
 
     @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state_dict``; betas, eps and decay stay those of this run's own params.
+    def values(self, micros: Sequence[TokenBatch]) -> Tensor:
+        return torch.cat([self._forward(micro.to(self._masters.device)) for micro in micros]).cpu()
 
-        ValueError when the weights are those of another model.
-        """
-        shapes = [tuple(saved.shape) for saved in state["masters"]]
-        if shapes != [tuple(master.shape) for master in self._masters]:
-            raise ValueError("the saved weights have other shapes than this model: it was another model's run")
-        for master, saved in zip(self._masters, state["masters"], strict=True):
-            master.copy_(saved)
-        own = [{key: group[key] for key in ("betas", "eps", "weight_decay")} for group in self._optimizer.param_groups]
-        self._optimizer.load_state_dict(state["optimizer"])
-        for group, settings in zip(self._optimizer.param_groups, own, strict=True):
-            group.update(settings)
-        self._publish()
+    def state_dict(self) -> dict[str, Any]:
+        return self._masters.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._masters.load_state_dict(state)

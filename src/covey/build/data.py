@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
@@ -15,8 +16,9 @@ from covey.tasks import get_task
 from covey.tasks.base import PromptTemplate, Task
 from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
 from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
-from covey.tasks.countdown_trace import Demonstrations
+from covey.tasks.countdown_trace import Demonstrations, guess, worked_solution
 from covey.tasks.dataset import LoadedPrompts, Row, Table, load_prompts, read_table, table_of
+from covey.tasks.preference import answer_text, split_pair
 from covey.types import Prompt
 
 Rows = str | Sequence[Mapping[str, Any]]
@@ -142,6 +144,48 @@ def training_texts(
     return solved
 
 
+@dataclass(frozen=True)
+class TextPair:
+    """One prompt with a chosen and a rejected answer."""
+
+    prompt: Prompt
+    chosen: str
+    rejected: str
+
+
+def preference_pairs(
+    data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say
+) -> list[TextPair]:
+    """Pairs of a source; for generated puzzles a worked solution against a guess."""
+    if rows == "countdown":
+        rng = random.Random(f"covey-pairs:{seed}")
+        drawn = sample_problems(countdown_spec(countdown), "train", countdown.num_puzzles, seed)
+        solved = [(p, worked_solution(p.nums, p.target) if len(p.nums) == 3 else None) for p in drawn]
+        template = template_of(data)
+        return [TextPair(problem_to_prompt(p, template), text, guess(p, rng)) for p, text in solved if text is not None]
+    table = read_rows(rows, seed, "train")
+    split: list[Row] = []
+    problems: list[str] = []
+    for row in table.rows:
+        try:
+            rest, chosen, rejected = split_pair(row.values)
+        except ValueError as error:
+            problems.append(f"  row {row.number}: {error}")
+        else:
+            split.append(Row(row.number, {**rest, _CHOSEN: chosen, _REJECTED: rejected}))
+    if problems and (data.bad_rows == "fail" or not split):
+        listed = "\n".join(problems[:20])
+        raise UserError(
+            f"{table.source}: {len(problems)} rows are no pairs of answers; fix them, or drop them with"
+            f" --bad_rows drop:\n{listed}"
+        )
+    if problems:
+        say(f"{len(problems)} rows without a pair of answers dropped (--bad_rows drop)")
+    prompts = loaded_prompts(data, Table(table.source, tuple(split)), say).prompts
+    return [TextPair(prompt, prompt.columns[_CHOSEN], prompt.columns[_REJECTED]) for prompt in prompts]
+
+
+_CHOSEN, _REJECTED = "covey_chosen", "covey_rejected"
 _ANSWER_FIELDS = ("completion", "response", "answer")
 _ANSWER = "covey_answer"
 
@@ -173,4 +217,4 @@ def answer_of(row: Mapping[str, Any]) -> str | None:
     if isinstance(turns, list) and turns and isinstance(turns[-1], dict) and turns[-1].get("role") == "assistant":
         content = turns[-1].get("content")
         return content if isinstance(content, str) else None
-    return next((row[name] for name in _ANSWER_FIELDS if isinstance(row.get(name), str)), None)
+    return next((text for name in _ANSWER_FIELDS if (text := answer_text(row.get(name))) is not None), None)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import copy
 import sys
-from dataclasses import replace
 
 import torch
 
-from covey.algo.losses import LOSSES, ClipParams
+from covey.algo.contrastive import Contrast
+from covey.algo.losses import LOSSES
 from covey.algo.objective import Objective
-from covey.backends.local import AdamWParams, convert_parameters
-from covey.config import AlgoConfig, ModelConfig, OptimConfig, SamplingConfig
+from covey.backends.masters import AdamWParams, convert_parameters
+from covey.config import (
+    ContrastConfig,
+    GRPOConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    PolicyConfig,
+    SamplingConfig,
+)
 from covey.errors import UserError
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder
 from covey.models.hf import HFModel
 from covey.models.load import LoadedModel, context_length
+from covey.plan.batch import BatchPlan
 from covey.rollout.base import Sampling
 from covey.rollout.torch_engine import TorchEngine
+from covey.trainers.credit import AdvantageSettings, Correction, CreditSettings
 from covey.trainers.schedule import Schedule, warmup_steps
 
 
@@ -80,13 +90,81 @@ def schedule_of(config: OptimConfig, total_steps: int) -> Schedule:
     return Schedule(config.lr_scheduler_type, config.learning_rate, warmup, total_steps)
 
 
-def objective_of(config: AlgoConfig, on_policy: bool) -> Objective:
-    """The policy loss with its clip range, and the KL term."""
-    spec = LOSSES[config.loss_type]
-    assert isinstance(spec.params, ClipParams)
-    high = spec.params.epsilon_high if config.epsilon_high is None else config.epsilon_high
-    params = replace(spec.params, epsilon=config.epsilon, epsilon_high=high, delta=config.delta)
-    return Objective(spec.bind(params), config.kl_estimator, config.beta, on_policy)
+def objective_of(config: PolicyConfig, plan: BatchPlan, contrast: ContrastConfig | None = None) -> Objective:
+    """The policy loss with its options, the KL term of the loss, and what is added to them."""
+    algo = config.algo
+    term: Contrast | None = None
+    if contrast is not None and contrast.contrastive_coef:
+        groups = plan.completions_per_step // plan.num_generations
+        term = Contrast(
+            contrast.contrastive_loss,
+            contrast.contrastive_coef,
+            contrast.contrastive_scale,
+            contrast.contrastive_alpha,
+            groups,
+        )
+    return Objective(
+        LOSSES[algo.loss_type].bind(config.loss.params_of(algo.loss_type)),
+        "k3" if algo.reward_kl or algo.kl_estimator is None else algo.kl_estimator,
+        0.0 if algo.reward_kl else algo.beta,
+        plan.on_policy,
+        algo.entropy_coef,
+        config.mismatch.off_policy_sequence_mask_delta,
+        term,
+    )
+
+
+def advantages_of(config: GRPOConfig) -> AdvantageSettings:
+    """How rewards become advantages."""
+    weights = tuple(config.reward.weights().values())
+    return AdvantageSettings(config.algo.advantage_estimator, config.algo.scale, weights)
+
+
+def credit_of(config: PolicyConfig) -> CreditSettings:
+    """Masks, corrections and chosen tokens."""
+    algo, mismatch = config.algo, config.mismatch
+    spec, mode = LOSSES[algo.loss_type], mismatch.rollout_importance_sampling_mode
+    low, high = mismatch.rollout_importance_sampling_min, mismatch.rollout_importance_sampling_threshold
+    params = config.loss.params_of(algo.loss_type)
+    marks = spec.marks
+    return CreditSettings(
+        kl_in_reward=algo.beta if algo.reward_kl else 0.0,
+        overlong_filter=algo.overlong_filter,
+        correction=None if mode is None else Correction(mode, low, high),
+        top_entropy_quantile=algo.top_entropy_quantile,
+        marks=None if marks is None else lambda inputs, seed: marks(inputs, params, seed=seed),
+        positive_nll_coef=algo.positive_nll_coef,
+    )
+
+
+def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
+    """What is optimised, defaults filled in, and what is probably not meant; UserError where it does nothing."""
+    algo, spec = config.algo, LOSSES[config.algo.loss_type]
+    if spec.on_policy is False and plan.on_policy:
+        raise UserError(
+            f"--loss_type {algo.loss_type} acts on how far the policy has moved since the rollout, and each rollout"
+            " serves one optimizer step here; take several with --steps_per_generation or --num_iterations"
+        )
+    numbers = config.loss.describe(algo.loss_type)
+    lines = [
+        f"objective       {algo.loss_type}{f' ({numbers})' if numbers else ''}, {algo.aggregation};"
+        f" advantages {config.describe_advantages()}; {_kl_text(algo)}"
+    ]
+    lines += [f"warning: {line}" for line in config.warnings()]
+    if spec.on_policy and not plan.on_policy:
+        lines.append(
+            f"warning: --loss_type {algo.loss_type} is exact for one optimizer step per rollout only, and takes"
+            f" {plan.steps_per_rollout} here: nothing corrects for the policy's move"
+        )
+    return lines
+
+
+def _kl_text(algo: ObjectiveConfig) -> str:
+    if algo.beta == 0:
+        return "no KL term"
+    return (
+        f"KL {algo.beta:g} x k1 in the reward" if algo.reward_kl else f"KL {algo.beta:g} x {algo.kl_estimator or 'k3'}"
+    )
 
 
 def engine_of(loaded: LoadedModel) -> TorchEngine:

@@ -14,9 +14,11 @@ from covey.build.baseline import evaluate_random_expressions
 from covey.build.evaluate import eval_model, print_table
 from covey.build.grpo import run_grpo
 from covey.build.objects import say
+from covey.build.ppo import run_ppo
+from covey.build.preference import run_dpo
 from covey.build.recipe_plan import RecipeStage, check_stage, plan_stages, read_recipe
 from covey.build.sft import run_sft
-from covey.config import EvalRunConfig, GRPOConfig, RecipeOptions, SFTConfig
+from covey.config import DPOConfig, EvalRunConfig, GRPOConfig, PPOConfig, RecipeOptions, SFTConfig
 from covey.config.base import Composition
 from covey.errors import UserError
 from covey.runlog.display import Display, make_display
@@ -109,8 +111,12 @@ def run_stage(stage: RecipeStage, model: str | None, display: Display) -> dict[s
 def _train(stage: RecipeStage, values: Mapping[str, Any], display: Display) -> dict[str, Any]:
     if stage.kind == "sft":
         outcome = run_sft(SFTConfig.from_dict(values), display=display, name=stage.name)
-    else:
+    elif stage.kind == "grpo":
         outcome = run_grpo(GRPOConfig.from_dict(values), display=display, name=stage.name)
+    elif stage.kind == "ppo":
+        outcome = run_ppo(PPOConfig.from_dict(values), display=display, name=stage.name)
+    else:
+        outcome = run_dpo(DPOConfig.from_dict(values), display=display, name=stage.name)
     if outcome is None:
         raise UserError(f"stage {stage.name}: dry_run belongs on the command line, not in a recipe")
     return {"model_dir": str(outcome.model_dir), "steps": outcome.steps}

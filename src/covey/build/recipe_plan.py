@@ -1,8 +1,8 @@
 """Reading and checking a recipe file: everything that can be wrong with it shows before its first stage runs.
 
 A recipe file holds ``output_dir``, ``options`` (shared by every stage that reads them) and ``stages``. A stage is
-``{stage: sft | grpo | eval | random_baseline, name: ..., <options>}``. Evaluations and trainings use the model that the
-last training stage before them produced; ``start_from`` names another earlier training stage, ``model`` any model.
+``{stage: sft | grpo | ppo | dpo | eval | random_baseline, name: ..., <options>}``. Evaluations and trainings use the
+model that the last training stage before them produced; ``start_from`` names another earlier one, ``model`` any model.
 ``report_as: before`` or ``after`` marks an evaluation for summary.json.
 """
 
@@ -13,20 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.build.data import heldout_prompts, reward_set, training_texts
-from covey.build.grpo import read_inputs
-from covey.build.objects import say
+from covey.build.data import heldout_prompts, preference_pairs, reward_set, training_texts
+from covey.build.objects import describe_objective, say
+from covey.build.policy import read_inputs
+from covey.build.preference import data_seed, pair_plan
 from covey.build.sft import sft_plan
-from covey.config import EvalRunConfig, GRPOConfig, SFTConfig
+from covey.config import DPOConfig, EvalRunConfig, GRPOConfig, PolicyConfig, PPOConfig, SFTConfig
 from covey.config.base import Composition, options
 from covey.errors import UserError
 
 KINDS: dict[str, type[Composition]] = {
     "sft": SFTConfig,
     "grpo": GRPOConfig,
+    "ppo": PPOConfig,
+    "dpo": DPOConfig,
     "eval": EvalRunConfig,
     "random_baseline": EvalRunConfig,
 }
+TRAININGS = ("sft", "grpo", "ppo", "dpo")
 _STAGE_KEYS = ("stage", "name", "report_as", "start_from")
 _SET_HERE = ("output_dir", "resume_from_checkpoint", "dry_run", "json")
 """Options of the commands that the recipe sets itself, or that mean nothing in one."""
@@ -49,7 +53,7 @@ class RecipeStage:
 
     @property
     def trains(self) -> bool:
-        return self.kind in ("sft", "grpo")
+        return self.kind in TRAININGS
 
     @property
     def done_file(self) -> Path:
@@ -125,7 +129,7 @@ def _plan_stage(
     if refused := [key for key in (*shared, *own) if key in _SET_HERE]:
         raise UserError(f"{refused[0]} can not be set in a recipe")
     report_as = entry.get("report_as")
-    if report_as not in _REPORTS or (report_as and kind in ("sft", "grpo")):
+    if report_as not in _REPORTS or (report_as and kind in TRAININGS):
         raise UserError(f"report_as {report_as}: must be before or after, on an evaluation")
     values = {key: value for key, value in shared.items() if key in known} | {"seed": seed} | own
     config = KINDS[kind].from_dict({**values, "output_dir": str(folder)})
@@ -141,12 +145,16 @@ def check_stage(path: str, stage: RecipeStage) -> list[str]:
     one runs; the lines of its batch arithmetic."""
     config = stage.config
     try:
-        if isinstance(config, GRPOConfig):
-            return read_inputs(config, None, None, None).plan.describe()
+        if isinstance(config, PolicyConfig):
+            plan = read_inputs(config, None, None, None).plan
+            return [*plan.describe(), *describe_objective(config, plan)]
+        if isinstance(config, DPOConfig):
+            found = preference_pairs(config.data, config.countdown, config.data.dataset, data_seed(config), say)
+            return pair_plan(config, len(found)).describe("pair")
         if isinstance(config, SFTConfig):
             seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
             pairs = training_texts(config.data, config.countdown, config.data.dataset, seed, say)
-            return sft_plan(config, len(pairs)).describe()
+            return sft_plan(config, len(pairs)).describe("example")
         assert isinstance(config, EvalRunConfig)
         if stage.kind == "random_baseline" and config.data.dataset != "countdown":
             raise UserError("a random expression answers generated puzzles only: dataset must be countdown")

@@ -8,9 +8,9 @@ from covey.backends.local import LocalBackend
 from covey.build.data import Rows, training_texts
 from covey.build.objects import adamw, device_of, dtype_of, say, schedule_of
 from covey.build.stage import Outcome, open_resume, restore, training_stage
-from covey.config import SFTConfig
+from covey.config import DataConfig, SFTConfig
 from covey.errors import UserError
-from covey.models.load import context_length, load_model, load_tokenizer
+from covey.models.load import context_length, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
 from covey.plan.batch import SFTPlan, plan_sft
 from covey.runlog.display import Display
@@ -25,7 +25,7 @@ def run_sft(
     seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
     pairs = training_texts(config.data, config.countdown, config.data.dataset if rows is None else rows, seed, say)
     plan = sft_plan(config, len(pairs))
-    for line in plan.describe():
+    for line in plan.describe("example"):
         say(line)
     if config.run.dry_run:
         return None
@@ -38,7 +38,8 @@ def run_sft(
     backend = LocalBackend(
         loaded.policy, None, adamw(config.optim), compute_dtype=dtype_of(config.model), with_entropy=False
     )
-    start = restore(backend, resume)
+    states = {"backend": backend}
+    start = restore(states, resume)
     settings = SFTSettings(
         rows_per_step=plan.examples_per_step,
         rows_per_micro_batch=plan.per_device,
@@ -46,7 +47,17 @@ def run_sft(
         data_seed=seed,
     )
     schedule = schedule_of(config.optim, plan.total_steps)
-    with training_stage(config, config.run, {}, loaded, backend, plan.total_steps, resume, display, name) as stage:
+    with training_stage(
+        config,
+        config.run,
+        {},
+        lambda path: save_model(loaded, path),
+        states,
+        plan.total_steps,
+        resume,
+        display,
+        name,
+    ) as stage:
 
         def advance(step: int) -> Iterator[StepResult]:
             stage.note(f"update {step + 1}")
@@ -65,30 +76,46 @@ def sft_plan(config: SFTConfig, num_examples: int) -> SFTPlan:
     )
 
 
+def end_id(tokenizer: ChatTokenizer, model: str) -> int:
+    """The end token that a completion is trained to stop with."""
+    end: int | None = tokenizer.hf.eos_token_id
+    if end is None:
+        raise UserError(f"--model {model}: the tokenizer has no end token, so an answer could not end")
+    return end
+
+
+def within_limits(names: list[str], lengths: list[int], data: DataConfig, model: str, what: str) -> list[int]:
+    """Positions of the examples no longer than ``--max_length`` and the model's context; never cut.
+
+    The others stop the run (UserError), or are dropped and counted, as ``--truncation_strategy`` says.
+    """
+    limits = [limit for limit in (data.max_length, context_length(model)) if limit is not None]
+    kept = [i for i, length in enumerate(lengths) if all(length <= limit for limit in limits)]
+    longer = sorted(set(range(len(lengths))) - set(kept))
+    if longer and data.truncation_strategy == "raise":
+        raise UserError(
+            f"example {names[longer[0]]} has {lengths[longer[0]]} tokens, {what}, more than {min(limits)}"
+            " (--max_length, or the model's context); drop such examples with --truncation_strategy delete"
+        )
+    if not kept:
+        raise UserError(f"all {len(lengths)} examples are longer than {min(limits)} tokens, {what}")
+    if longer:
+        say(f"{len(longer)} examples longer than {min(limits)} tokens dropped, {len(kept)} left")
+    return kept
+
+
 def encode(pairs: list[tuple[Prompt, str]], tokenizer: ChatTokenizer, config: SFTConfig) -> list[Example]:
     """Prompt and answer ids; the answer ends with the tokenizer's end token, which is learned like any other.
 
     Prompt and answer together longer than ``--max_length`` (or the model's context) are refused or dropped, never cut.
     """
-    end = tokenizer.hf.eos_token_id
-    if end is None:
-        raise UserError(f"--model {config.model.model}: the tokenizer has no end token, so an answer could not end")
-    limits = [limit for limit in (config.data.max_length, context_length(config.model.model)) if limit is not None]
+    end = end_id(tokenizer, config.model.model)
     examples = []
     for raw, text in pairs:
         prompt = tokenize_prompt(tokenizer, raw, None, "raise")
         assert prompt is not None  # only a limit drops prompts
-        example = Example(prompt.token_ids, (*tokenizer.encode_text(text), end))
-        length = len(example.prompt_ids) + len(example.completion_ids)
-        if all(length <= limit for limit in limits):
-            examples.append(example)
-        elif config.data.truncation_strategy == "raise":
-            raise UserError(
-                f"example {raw.id} has {length} tokens, prompt and answer together, more than {min(limits)}"
-                " (--max_length, or the model's context); drop such examples with --truncation_strategy delete"
-            )
-    if not examples:
-        raise UserError(f"all {len(pairs)} examples are longer than {min(limits)} tokens, prompt and answer together")
-    if len(examples) < len(pairs):
-        say(f"{len(pairs) - len(examples)} examples longer than {min(limits)} tokens dropped, {len(examples)} left")
-    return examples
+        examples.append(Example(prompt.token_ids, (*tokenizer.encode_text(text), end)))
+    lengths = [len(example.prompt_ids) + len(example.completion_ids) for example in examples]
+    names = [raw.id for raw, _ in pairs]
+    kept = within_limits(names, lengths, config.data, config.model.model, "prompt and answer together")
+    return [examples[i] for i in kept]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from covey.backends.base import TrainBackend
 from covey.build.objects import say
 from covey.config import RunConfig
 from covey.config.base import Composition
 from covey.errors import UserError
-from covey.models.load import LoadedModel, save_model
 from covey.runlog.display import Display, make_display
 from covey.runlog.sinks import make_sinks
 from covey.runlog.writer import RunWriter
@@ -48,7 +46,7 @@ class Stage:
     """A training stage ready to run."""
 
     loop: Loop
-    loaded: LoadedModel
+    save: Callable[[Path], None]
     stop: StopSignal
 
     def note(self, text: str) -> None:
@@ -61,7 +59,7 @@ class Stage:
         began = time.perf_counter()
         steps = self.loop.run(advance, start)
         folder = self.loop.writer.folder
-        save_model(self.loaded, folder / "final")
+        self.save(folder / "final")
         self.loop.display.message(f"{self.loop.name}: {steps} steps done, model in {folder / 'final'}")
         return Outcome(folder, folder / "final", steps, time.perf_counter() - began)
 
@@ -117,12 +115,23 @@ def open_resume(run: RunConfig, config: Composition) -> Resume | None:
     return Resume(path, state["step"], state)
 
 
-def restore(backend: TrainBackend, resume: Resume | None) -> int:
-    """Load the checkpoint's weights and optimizer state and let go of them; the step to continue after."""
+class Stateful(Protocol):
+    """Anything whose state belongs into a checkpoint."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+def restore(states: Mapping[str, Stateful], resume: Resume | None) -> int:
+    """Load the checkpoint's states by name and let go of them; the step to continue after."""
     if resume is None:
         return 0
     try:
-        backend.load_state_dict(resume.state.pop("backend"))
+        for name, part in states.items():
+            if name not in resume.state:
+                raise ValueError(f"it has no {name!r}: another kind of run wrote it")
+            part.load_state_dict(resume.state.pop(name))
     except ValueError as error:
         raise UserError(f"{resume.path}: {error}") from error
     return resume.step
@@ -138,14 +147,17 @@ def training_stage(
     config: Composition,
     run: RunConfig,
     command: dict[str, str],
-    loaded: LoadedModel,
-    backend: TrainBackend,
+    save: Callable[[Path], None],
+    states: Mapping[str, Stateful],
     total_steps: int,
     resume: Resume | None,
     display: Display | None,
     name: str,
 ) -> Iterator[Stage]:
-    """Open run folder, display and sinks, and close them whatever happens. ``command`` is the kind of run."""
+    """Open run folder, display and sinks, and close them whatever happens.
+
+    ``command`` is the kind of run, ``save`` writes the model into a folder, ``states`` go into every checkpoint.
+    """
     folder = output_dir_of(run, name.lower())
     with ExitStack() as stack:
         writer = stack.enter_context(RunWriter(folder, None if resume is None else resume.step))
@@ -160,10 +172,10 @@ def training_stage(
             total_steps=total_steps,
             writer=writer,
             display=shown,
-            checkpoints=Checkpoints(folder, lambda path: save_model(loaded, path), run.save_total_limit),
-            state=lambda: {"backend": backend.state_dict(), "config": config.to_dict()},
+            checkpoints=Checkpoints(folder, save, run.save_total_limit),
+            state=lambda: {name: s.state_dict() for name, s in states.items()} | {"config": config.to_dict()},
             logging_steps=run.logging_steps,
             save_steps=run.save_steps,
             sinks=sinks,
         )
-        yield Stage(loop, loaded, stop)
+        yield Stage(loop, save, stop)

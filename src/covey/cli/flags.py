@@ -11,10 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from covey.config import (
+    LOSS_OPTION_HELP,
     ChatConfig,
+    DPOConfig,
     EvalRunConfig,
     GRPOConfig,
+    PPOConfig,
     RecipeConfig,
+    RMConfig,
     SampleConfig,
     ScoreConfig,
     SFTConfig,
@@ -53,6 +57,9 @@ class Fixed:
 
 COMMANDS: dict[str, type[Composition]] = {
     "rlhf": GRPOConfig,
+    "rlhf --rlhf_type ppo": PPOConfig,
+    "rlhf --rlhf_type dpo": DPOConfig,
+    "rlhf --rlhf_type rm": RMConfig,
     "sft": SFTConfig,
     "eval": EvalRunConfig,
     "chat": ChatConfig,
@@ -61,14 +68,32 @@ COMMANDS: dict[str, type[Composition]] = {
     "recipe": RecipeConfig,
 }
 
+RLHF_TYPES: dict[str, str] = {
+    "grpo": "rlhf",
+    "ppo": "rlhf --rlhf_type ppo",
+    "dpo": "rlhf --rlhf_type dpo",
+    "rm": "rlhf --rlhf_type rm",
+}
+"""Value of ``--rlhf_type`` -> its command."""
+
+_MODEL = "--model smollm2-135m (embedded), a folder, or a hub name such as Qwen/Qwen2.5-3B-Instruct"
+_REWARDED = {
+    "model": _MODEL,
+    "dataset": "--dataset countdown (generated puzzles), a rows.jsonl file, or a hub name",
+    "reward_funcs": "--reward_funcs format accuracy, or your own: --external_plugins my.py --reward_funcs my_name",
+}
+_PAIRED = {
+    "model": _MODEL,
+    "dataset": "--dataset pairs.jsonl (prompt, chosen, rejected), countdown (solution against guess), or a hub name",
+}
+
 REQUIRED: dict[str, dict[str, str]] = {
-    "rlhf": {
-        "model": "--model smollm2-135m (embedded), a folder, or a hub name such as Qwen/Qwen2.5-3B-Instruct",
-        "dataset": "--dataset countdown (generated puzzles), a rows.jsonl file, or a hub name",
-        "reward_funcs": "--reward_funcs format accuracy, or your own: --external_plugins my.py --reward_funcs my_name",
-    },
+    "rlhf": _REWARDED,
+    "rlhf --rlhf_type ppo": _REWARDED,
+    "rlhf --rlhf_type dpo": _PAIRED,
+    "rlhf --rlhf_type rm": _PAIRED,
     "sft": {
-        "model": "--model smollm2-135m (embedded), a folder, or a hub name such as Qwen/Qwen2.5-3B-Instruct",
+        "model": _MODEL,
         "dataset": "--dataset countdown (worked solutions), a rows.jsonl file with messages, or a hub name",
     },
     "eval": {
@@ -140,17 +165,68 @@ FLAGS: tuple[Flag, ...] = (
     Flag("generation_batch_size", "the same, counted over all devices; give one of the two", "completions", None),
     Flag("num_iterations", "passes over each rollout (mu)", swift=1),
     # objective
-    Flag("loss_type", "policy loss and its aggregation", swift="grpo"),
+    Flag("loss_type", "policy loss; for dpo the loss on a pair", swift="grpo"),
     Flag(
-        "advantage_estimator", "baseline of the advantage: group mean (grpo) or mean of the others (rloo)", swift="grpo"
+        "loss_agg_mode",
+        "denominator of the loss, in verl's names; default: as the loss was published (grpo: seq-mean-token-mean,"
+        " dapo: token-mean)",
     ),
-    Flag("scale_rewards", "what advantages are divided by; default: group for grpo, none for rloo", swift=None),
-    Flag("beta", "weight of the KL term; 0: no KL term, no reference model", swift=0.04),
-    Flag("kl_estimator", "per-token KL estimator (k1 has no gradient on average, so it is not offered)"),
-    Flag("epsilon", "the ratio is clipped below at 1 - epsilon", swift=0.2),
-    Flag("epsilon_high", "and above at 1 + epsilon_high; default: 0.28 for dapo, else epsilon", swift=None),
-    Flag("delta", "largest ratio for negative advantages; default: no bound", swift=None),
+    Flag(
+        "advantage_estimator",
+        "baseline of the advantage: the group's mean (grpo), the mean of the others (rloo), ...",
+        swift="grpo",
+    ),
+    Flag(
+        "scale_rewards",
+        "what advantages are divided by: the std of the group or the batch, nothing, or each reward on its own (gdpo);"
+        " default: group for grpo, as published for the other estimators and losses",
+        swift=None,
+    ),
+    Flag("beta", "weight of the KL term; 0: no KL term, no reference model (dpo: pull to the reference)", swift=0.04),
+    Flag("kl_estimator", "per-token KL estimator; default: k3 in the loss, k1 in the reward"),
+    Flag(
+        "kl_in_reward",
+        "subtract the KL from the reward instead of adding it to the loss; default: as the estimator was published"
+        " (rloo and reinforce_plus_plus: true)",
+        swift=None,
+    ),
     Flag("overlong_filter", "leave truncated completions out of the loss", swift=False),
+    Flag("entropy_coef", "weight of an entropy bonus, averaged like the loss (negative: a malus)", swift=0.0),
+    Flag(
+        "top_entropy_quantile",
+        "train only this share of the tokens, those of highest entropy; costs a forward pass",
+        swift=1.0,
+    ),
+    Flag("positive_nll_coef", "VAPO: weight of the negative log-likelihood of correct completions"),
+    *(Flag(name, text) for name, text in LOSS_OPTION_HELP.items()),
+    # engine against trainer
+    Flag(
+        "rollout_importance_sampling_mode",
+        "weigh tokens or whole completions by trainer against engine probability, truncated or masked; default: off",
+        swift=None,
+    ),
+    Flag("rollout_importance_sampling_threshold", "largest weight", swift=2.0),
+    Flag("rollout_importance_sampling_min", "smallest weight that a mask keeps (IcePop: 0.5)"),
+    Flag(
+        "off_policy_sequence_mask_delta",
+        "drop completions of negative advantage that the policy has left by more than this, on average per token",
+        "nats",
+        None,
+    ),
+    # critic (ppo)
+    Flag("gamma", "discount of later rewards"),
+    Flag("lam", "lambda of the generalised advantage estimation"),
+    Flag("lam_value", "lambda of the critic's targets; default: lam (VAPO: 1)"),
+    Flag("length_adaptive_alpha", "VAPO: lambda 1 - 1/(alpha x length) instead of --lam (0.05)"),
+    Flag("whiten_advantages", "normalise advantages over the tokens of the rollout"),
+    Flag("cliprange_value", "a value may move this far from its old one before its loss stops falling"),
+    Flag("critic_lr", "learning rate of the critic, constant"),
+    Flag("critic_warmup", "steps at the start that train the critic only", "optimizer steps"),
+    # contrast
+    Flag("contrastive_coef", "weight of a contrast over the completions of a prompt; 0: none"),
+    Flag("contrastive_loss", "InfoNCA (cross-entropy to the rewards' softmax) or GVPO (variance of score - reward)"),
+    Flag("contrastive_scale", "score of a completion per nat of log-ratio"),
+    Flag("contrastive_alpha", "infonca: temperature of the rewards' softmax"),
     # rewards
     Flag("reward_funcs", "names, user functions from --external_plugins, or dotted paths"),
     Flag(
@@ -202,14 +278,15 @@ ALIASES: dict[str, str] = {
     "dataset_name": "dataset",  # TRL
     "dtype": "torch_dtype",  # TRL
     "mask_truncated_completions": "overlong_filter",  # TRL
+    "kl_coef": "beta",  # ms-swift and TRL, ppo
+    "cliprange": "epsilon",  # the same
+    "num_ppo_epochs": "num_iterations",  # the same
     "num_generations_eval": "eval_num_samples",  # ms-swift and TRL
 }
 
 _LORA = "LoRA comes with Part 6; this version trains all parameters (--tuner_type full)"
 _VLLM = "vLLM rollouts come with Part 6; this version samples with its own engine (--use_vllm false)"
 _DISTRIBUTED = "more than one device comes with Part 7; this version trains on one CPU or CUDA device"
-_FAMILY = "this member of the algorithm family comes with Part 2"
-_ENTROPY = "entropy controls come with Part 2"
 
 FIXED: tuple[Fixed, ...] = (
     Fixed(("tuner_type", "train_type"), ("full",), "all parameters are trained, as always here", _LORA),
@@ -251,24 +328,9 @@ FIXED: tuple[Fixed, ...] = (
         "one device, as always here",
         _DISTRIBUTED,
     ),
-    Fixed(
-        ("importance_sampling_level",),
-        ("token",),
-        "ratios are per token, as always here",
-        f"sequence ratios are GSPO: {_FAMILY}",
-    ),
-    Fixed(("kl_in_reward",), ("false",), "the KL term is part of the loss", _FAMILY),
-    Fixed(("tau_pos", "tau_neg", "real_tau", "fipo_decay_rate"), (), "", _FAMILY),
-    Fixed(("top_entropy_quantile",), ("1.0", "1"), "all tokens are trained", _ENTROPY),
-    Fixed(("entropy_coef",), ("0", "0.0"), "there is no entropy bonus", _ENTROPY),
+    Fixed(("real_tau", "fipo_decay_rate"), (), "", "REAL and FIPO are not in this version"),
     Fixed(
         ("log_entropy",), ("true",), "entropy is always logged", "entropy is always logged and costs next to nothing"
-    ),
-    Fixed(
-        ("rollout_importance_sampling_mode", "rollout_importance_sampling_threshold", "off_policy_sequence_mask_delta"),
-        (),
-        "",
-        "corrections for a gap between engine and trainer come with Part 2; here both compute the same log-probs",
     ),
     Fixed(
         ("sync_ref_model",),
@@ -356,24 +418,23 @@ FIXED: tuple[Fixed, ...] = (
         "rows are prepared once, in this process",
     ),
     Fixed(
-        ("preset", "contrastive_coef", "critic_lr"),
+        ("vf_coef", "whiten_rewards", "missing_eos_penalty", "num_mini_batches", "local_rollout_forward_batch_size"),
         (),
         "",
-        _FAMILY,
+        "the critic has an optimizer of its own (--critic_lr), advantages are whitened (--whiten_advantages), and batch"
+        " sizes are those of GRPO (--steps_per_generation)",
     ),
+    Fixed(("rpo_alpha", "ld_alpha"), (), "", "dpo has the losses sigmoid, sigmoid_norm and ipo, without extra terms"),
 )
 
-RLHF_TYPES: dict[str, str] = {
-    "ppo": "comes with Part 2",
-    "dpo": "comes with Part 2",
-    "rm": "comes with Part 2",
+OTHER_RLHF_TYPES: dict[str, str] = {
     "orpo": "is not in this version",
     "simpo": "is not in this version",
     "kto": "is not in this version",
     "cpo": "is not in this version",
     "gkd": "is not in this version",
 }
-"""Values of ``--rlhf_type`` other than grpo, and why each is refused."""
+"""ms-swift's other values of ``--rlhf_type``, and why each is refused."""
 
 LATER_COMMANDS: dict[str, str] = {
     "check-reward": "Part 3",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import textwrap
 
 from covey import __version__
-from covey.cli.flags import COMMANDS, LATER_COMMANDS, NotInSwift, flag
+from covey.cli.flags import COMMANDS, LATER_COMMANDS, RLHF_TYPES, NotInSwift, flag
 from covey.config.base import Composition, default_values, option_type, options, section_types
+from covey.config.presets import PRESETS
 from covey.config.values import show, type_name
 
 SUMMARIES: dict[str, str] = {
-    "rlhf": "train with group-relative reinforcement learning (--rlhf_type grpo)",
+    "rlhf": "train on rewards (--rlhf_type grpo, ppo) or preferences (dpo, rm)",
     "sft": "supervised fine-tuning, e.g. the warm start before rlhf",
     "recipe": "run a recipe: covey recipe recipes/countdown-smollm2.yaml",
     "eval": "accuracy, format and rewards on held-out prompts",
@@ -22,6 +23,10 @@ SUMMARIES: dict[str, str] = {
 
 EXAMPLES: dict[str, str] = {
     "rlhf": "covey rlhf --rlhf_type grpo --model smollm2-135m --dataset countdown --reward_funcs format accuracy",
+    "rlhf --rlhf_type ppo": "covey rlhf --rlhf_type ppo --model runs/warm/final --dataset countdown"
+    " --reward_funcs format accuracy",
+    "rlhf --rlhf_type dpo": "covey rlhf --rlhf_type dpo --model smollm2-135m --dataset pairs.jsonl --beta 0.1",
+    "rlhf --rlhf_type rm": "covey rlhf --rlhf_type rm --model smollm2-135m --dataset pairs.jsonl",
     "sft": "covey sft --model smollm2-135m --dataset countdown --learning_rate 3e-4",
     "recipe": "covey recipe recipes/countdown-smollm2.yaml --seed 1",
     "eval": "covey eval --model runs/my_run/final --dataset countdown --json",
@@ -48,10 +53,14 @@ def command_help(command: str) -> str:
     if command == "models":
         return "usage: covey models list\n       covey models fetch NAME   (prints the folder as its last line)\n"
     composition = COMMANDS[command]
-    lines = [f"covey {command}: {SUMMARIES[command]}", "", f"example: {EXAMPLES[command]}", ""]
+    lines = [f"covey {command}: {SUMMARIES[command.split()[0]]}", "", f"example: {EXAMPLES[command]}", ""]
     lines += ["Lists are separated by spaces, booleans are true or false, --config file.yaml holds the same names", ""]
+    if command.startswith("rlhf"):
+        others = ", ".join(f"covey rlhf --rlhf_type {kind} --help" for kind in RLHF_TYPES if kind != "grpo")
+        lines += [f"  --rlhf_type {'|'.join(RLHF_TYPES)}", "      the algorithm; required"]
+        lines += [f"      this is the list of {command.split()[-1] if ' ' in command else 'grpo'}; see also {others}"]
     if command == "rlhf":
-        lines += ["  --rlhf_type grpo", "      the algorithm; required", ""]
+        lines += [f"  --preset {'|'.join(PRESETS)}", "      the settings of a paper; flags beside it win", ""]
     for section in section_types(composition):
         keys = [key for key, (owner, _) in options(composition).items() if owner == section]
         lines += [f"{section}:", *(line for key in keys for line in _flag_lines(composition, key)), ""]

@@ -16,12 +16,15 @@ from covey.cli.flags import LATER_COMMANDS
 from covey.cli.help import SUMMARIES, command_help, main_help
 from covey.cli.model_names import EMBEDDED_MODELS, HUB_OWNERS
 from covey.cli.notes import default_differences, resolved_config
-from covey.cli.parse import Parsed, parse
+from covey.cli.parse import Parsed, parse, rlhf_command, split_flags
 from covey.config import (
     ChatConfig,
+    DPOConfig,
     EvalRunConfig,
     GRPOConfig,
+    PPOConfig,
     RecipeConfig,
+    RMConfig,
     SampleConfig,
     ScoreConfig,
     SFTConfig,
@@ -59,7 +62,7 @@ def _dispatch(words: list[str]) -> None:
     if command not in SUMMARIES:
         raise UserError(_unknown_command(command))
     if "--help" in rest or "-h" in rest:
-        print(command_help(command))
+        print(command_help(_help_topic(command, rest)))
     elif command == "models":
         _models(rest)
     elif command == "recipe":
@@ -68,6 +71,12 @@ def _dispatch(words: list[str]) -> None:
         parsed = parse(command, rest)
         _announce(parsed)
         _HANDLERS[command](parsed)
+
+
+def _help_topic(command: str, words: list[str]) -> str:
+    """``covey rlhf --rlhf_type ppo --help`` shows the flags of PPO."""
+    typed = split_flags(command, [word for word in words if word not in ("--help", "-h")])
+    return rlhf_command(typed["rlhf_type"]) if command == "rlhf" and "rlhf_type" in typed else command
 
 
 def _announce(parsed: Parsed) -> None:
@@ -82,9 +91,17 @@ def _announce(parsed: Parsed) -> None:
 def _rlhf(parsed: Parsed) -> None:
     from covey import build
 
-    config = cast(GRPOConfig, parsed.config)
+    config = parsed.config
+    assert isinstance(config, (GRPOConfig, PPOConfig, DPOConfig, RMConfig))
     _print_config(config.run.dry_run, parsed)
-    build.run_grpo(config)
+    if isinstance(config, GRPOConfig):
+        build.run_grpo(config)
+    elif isinstance(config, PPOConfig):
+        build.run_ppo(config)
+    elif isinstance(config, DPOConfig):
+        build.run_dpo(config)
+    else:
+        build.run_rm(config)
 
 
 def _sft(parsed: Parsed) -> None:

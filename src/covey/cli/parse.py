@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from covey.cli.config_file import read_config_file
-from covey.cli.flags import ALIASES, COMMANDS, FLAGS, REQUIRED, RLHF_TYPES, commands_reading, fixed_flags
+from covey.cli.flags import (
+    ALIASES,
+    COMMANDS,
+    FLAGS,
+    OTHER_RLHF_TYPES,
+    REQUIRED,
+    RLHF_TYPES,
+    commands_reading,
+    fixed_flags,
+)
 from covey.cli.model_names import resolve_model
 from covey.config.base import Composition, option_type, options
+from covey.config.presets import describe, expand
 from covey.config.rules import refuse_unread
 from covey.config.values import coerce, from_words, near_match, show
 from covey.errors import UserError
@@ -33,24 +43,36 @@ def parse(command: str, words: Sequence[str]) -> Parsed:
     """
     typed = split_flags(command, words)
     notes: list[str] = []
-    from_file = _from_file(command, from_words("config", typed.pop("config"), str), notes) if "config" in typed else {}
+    path = from_words("config", typed.pop("config"), str) if "config" in typed else None
+    content = read_config_file(path) if path else {}
+    if command == "rlhf":
+        command = rlhf_command(typed.pop("rlhf_type", None), content.pop("rlhf_type", None))
+    from_file = _from_file(command, path, content, notes) if path else {}
     from_line = _collect(command, typed, notes, from_words)
     given = from_file | from_line
-    _check_rlhf_type(command, given)
     _check_required(command, given)
     if "model" in given:
         given["model"], note = resolve_model(str(given["model"]))
         notes += [note] if note else []
     if "system" in given:
         given["system"] = _system_text(given["system"])
+    if "preset" in given:
+        notes += describe_preset(given)
+        given = expand(given)
     config = COMMANDS[command].from_dict(given)
-    refuse_unread(config.to_dict(), from_line)
+    refuse_unread(config.to_dict(), [key for key in from_line if key != "preset"])
     notes += [
         f"--{key} {show(from_line[key])} (the command line beats the config file: {show(from_file[key])})"
         for key in from_line
         if key in from_file and from_line[key] != from_file[key]
     ]
     return Parsed(config, given, tuple(notes))
+
+
+def describe_preset(given: Mapping[str, object]) -> list[str]:
+    """What ``--preset`` sets."""
+    expand(given)  # refuses an unknown one
+    return describe(str(given["preset"]), given)
 
 
 def split_flags(command: str, words: Sequence[str]) -> dict[str, list[str]]:
@@ -74,8 +96,7 @@ def _see_help(command: str) -> str:
     return f"; see covey {command} --help"
 
 
-def _from_file(command: str, path: str, notes: list[str]) -> dict[str, object]:
-    content = read_config_file(path)
+def _from_file(command: str, path: str, content: Mapping[str, Any], notes: list[str]) -> dict[str, object]:
     try:
         return _collect(command, content, notes, coerce)
     except UserError as error:
@@ -92,7 +113,7 @@ def _collect(
         name = ALIASES.get(spelled, spelled)
         if name in values:
             raise UserError(f"--{spelled} is given twice: --{name} is the same option")
-        if command == "rlhf" and name == "rlhf_type":
+        if command == "rlhf" and name == "preset":
             values[name] = read(name, raw, str)
         elif name in known:
             values[name] = read(name, raw, option_type(COMMANDS[command], name))
@@ -137,16 +158,16 @@ def _unknown(command: str, name: str) -> str:
     return f"unknown flag --{name}{hint}{_see_help(command)}"
 
 
-def _check_rlhf_type(command: str, given: dict[str, object]) -> None:
-    if command != "rlhf":
-        return
-    kind = given.pop("rlhf_type", None)
+def rlhf_command(words: list[str] | None, from_file: object = None) -> str:
+    """The command that ``--rlhf_type`` chooses, given as words on the command line or as a value of a config file."""
+    kind = from_words("rlhf_type", words, str) if words is not None else from_file
     if kind is None:
         raise UserError("covey rlhf needs --rlhf_type: add --rlhf_type grpo")
-    if kind != "grpo":
-        known = ", ".join(["grpo", *RLHF_TYPES])
-        why = RLHF_TYPES.get(str(kind), f"is not known (known: {known})")
-        raise UserError(f"--rlhf_type {kind} {why}; this version has grpo")
+    if kind not in RLHF_TYPES:
+        known = ", ".join(RLHF_TYPES)
+        why = OTHER_RLHF_TYPES.get(str(kind), "is not known")
+        raise UserError(f"--rlhf_type {kind} {why}; this version has {known}")
+    return RLHF_TYPES[str(kind)]
 
 
 def _check_required(command: str, given: Mapping[str, object]) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from covey.algo.advantages import ADVANTAGE_ESTIMATORS
+from covey.config.algo import FIXED_SCALES
+from covey.config.loss_options import LOSS_OPTION_HELP, losses_with
 from covey.errors import UserError
 
 Values = Mapping[str, Any]
@@ -25,12 +28,44 @@ def uses_countdown_generator(values: Values) -> bool:
     return values.get("dataset") == "countdown" or values.get("val_dataset") == "countdown"
 
 
+def _read_by_its_losses(option: str) -> ReadWhen:
+    losses = losses_with(option)
+    return ReadWhen((option,), lambda v: v["loss_type"] in losses, f"is read only with --loss_type {', '.join(losses)}")
+
+
 RULES = (
     ReadWhen(
-        ("kl_estimator",),
+        ("kl_estimator", "kl_in_reward"),
         lambda v: v["beta"] > 0,
         "is read only with --beta above 0: with --beta 0 there is no KL term and no reference model",
     ),
+    ReadWhen(
+        ("scale_rewards",),
+        lambda v: ADVANTAGE_ESTIMATORS[v["advantage_estimator"]].scale not in FIXED_SCALES,
+        "is not read: this --advantage_estimator has a divisor of its own",
+    ),
+    ReadWhen(
+        ("rollout_importance_sampling_threshold", "rollout_importance_sampling_min"),
+        lambda v: v["rollout_importance_sampling_mode"] is not None,
+        "is read only with --rollout_importance_sampling_mode",
+    ),
+    ReadWhen(
+        ("rollout_importance_sampling_min",),
+        lambda v: str(v["rollout_importance_sampling_mode"]).endswith("_mask"),
+        "is read only by the masks: --rollout_importance_sampling_mode token_mask or sequence_mask",
+    ),
+    ReadWhen(
+        ("contrastive_loss", "contrastive_scale", "contrastive_alpha"),
+        lambda v: v["contrastive_coef"] > 0,
+        "is read only with --contrastive_coef above 0",
+    ),
+    ReadWhen(
+        ("contrastive_alpha",),
+        lambda v: v["contrastive_loss"] == "infonca",
+        "is read only with --contrastive_loss infonca",
+    ),
+    *(_read_by_its_losses(name) for name in LOSS_OPTION_HELP),
+    ReadWhen(("lam",), lambda v: v["length_adaptive_alpha"] is None, "is not read with --length_adaptive_alpha"),
     ReadWhen(("num_train_epochs",), lambda v: v["max_steps"] == -1, "is not read when --max_steps is given: drop one"),
     ReadWhen(
         ("data_seed",),

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 from covey.config.base import Section
 from covey.config.values import require
 from covey.errors import UserError
-from covey.plan.batch import check_group_size
 
 DEFAULT_PAIR_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
 """Reward weights when exactly these two rewards are named and no weights are given."""
@@ -130,43 +129,8 @@ class RolloutConfig(Section):
     num_iterations: int = 1
 
     def check(self) -> None:
-        check_group_size(self.num_generations)
+        require(self.num_generations >= 1, "num_generations", self.num_generations, "at least 1")
         require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "at least 1")
-
-
-@dataclass(frozen=True)
-class AlgoConfig(Section):
-    """The objective: advantages, policy loss, KL term."""
-
-    loss_type: Literal["grpo", "bnpo", "dapo", "dr_grpo"] = "grpo"
-    advantage_estimator: Literal["grpo", "rloo"] = "grpo"
-    scale_rewards: Literal["group", "batch", "none"] | None = None
-    beta: float = 0.0
-    kl_estimator: Literal["k2", "k3", "k3_unbiased", "k3+"] = "k3"
-    epsilon: float = 0.2
-    epsilon_high: float | None = None
-    delta: float | None = None
-    overlong_filter: bool = False
-
-    def check(self) -> None:
-        require(self.beta >= 0, "beta", self.beta, "0 (no KL term) or above")
-        require(0 < self.epsilon < 1, "epsilon", self.epsilon, "above 0 and below 1")
-        high = self.epsilon_high
-        require(high is None or high > 0, "epsilon_high", high, "above 0")
-        upper = 1 + (self.epsilon if high is None else high)
-        require(
-            self.delta is None or self.delta > upper,
-            "delta",
-            self.delta,
-            f"above the clip range, whose upper end is {upper:g}",
-        )
-
-    @property
-    def scale(self) -> Literal["group", "batch", "none"]:
-        """What advantages are divided by: ``scale_rewards``, or the estimator's own (grpo: group, rloo: none)."""
-        if self.scale_rewards is not None:
-            return self.scale_rewards
-        return "none" if self.advantage_estimator == "rloo" else "group"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ def coerce(key: str, value: object, hint: Any) -> Any:
     """
     if is_optional(hint):
         inner = without_none(hint)
-        empty = value is None or (inner is not str and isinstance(value, str) and value.lower() in ("none", "null"))
+        # the word none is an empty value, unless it is text or a choice of its own (--scale_rewards none)
+        words = () if inner is str or "none" in get_args(inner) else ("none", "null")
+        empty = value is None or (isinstance(value, str) and value.lower() in words)
         return None if empty else coerce(key, value, inner)
     if get_origin(hint) is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]

@@ -33,10 +33,17 @@ class PolicyModel(Protocol):
     @property
     def module(self) -> nn.Module: ...
 
+    @property
+    def hidden_size(self) -> int: ...
+
     def completion_logprobs(
         self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """log pi(token | prefix) at ``temperature``, [N] float32, and the detached entropy [N] if asked for."""
+        """log pi(token | prefix) at ``temperature``, [N] float32, and the entropy [N] if asked; both with gradient."""
+        ...
+
+    def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Final states that predict each completion token [N, d], and those after the last token of each row [R, d]."""
         ...
 
     def prefill(

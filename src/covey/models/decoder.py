@@ -148,10 +148,14 @@ class Decoder(nn.Module):
     def completion_logprobs(
         self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
+        states, _ = self.completion_states(batch)
+        return linear_logprobs(states, self.head_weight, batch.completion_ids, temperature, chunk_size, with_entropy)
+
+    def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         layout = PackedLayout(batch)
         states = self.hidden(layout.input_ids, layout.positions, lambda _: layout.attend)
-        states = states.index_select(0, layout.predictor)
-        return linear_logprobs(states, self.head_weight, batch.completion_ids, temperature, chunk_size, with_entropy)
+        ends = layout.num_prompt_tokens + batch.lens.cumsum(0) - 1
+        return states.index_select(0, layout.predictor), states.index_select(0, ends)
 
     def prefill(
         self, prompts: Sequence[Sequence[int]], samples_per_prompt: Sequence[int], max_new_tokens: int
@@ -161,6 +165,10 @@ class Decoder(nn.Module):
     @property
     def module(self) -> nn.Module:
         return self
+
+    @property
+    def hidden_size(self) -> int:
+        return self.spec.hidden_size
 
     def hf_state(self) -> Iterator[tuple[str, Tensor]]:
         yield "model.embed_tokens.weight", self.embed.weight

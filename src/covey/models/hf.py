@@ -29,6 +29,21 @@ def _positions(mask: Tensor) -> Tensor:
     return (mask.cumsum(-1) - 1).clamp(min=0)
 
 
+def _padded_rows(batch: TokenBatch) -> tuple[dict[str, Tensor], Tensor]:
+    """Model inputs with every row's prompt flush right before its completion, and [R, longest] bool: completion."""
+    device = batch.completion_ids.device
+    prompts = torch.split(batch.prompt_ids, batch.prompt_lens.tolist())
+    ids, mask = _left_padded([prompts[g].tolist() for g in batch.group_of_row.tolist()], device)
+    longest = int(batch.lens.max())
+    column = torch.arange(longest, device=device)
+    real = column[None, :] < batch.lens[:, None]
+    own = torch.zeros(batch.num_rows, longest, dtype=torch.int64, device=device)
+    own[real] = batch.completion_ids
+    mask = torch.cat([mask, real.long()], dim=1)
+    inputs = {"input_ids": torch.cat([ids, own], dim=1), "attention_mask": mask, "position_ids": _positions(mask)}
+    return inputs, real
+
+
 class HFModel:
     """Implements PolicyModel on a ``PreTrainedModel``."""
 
@@ -39,6 +54,10 @@ class HFModel:
     def module(self) -> nn.Module:
         module: nn.Module = self._model
         return module
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self._model.config.hidden_size)
 
     def completion_logprobs(
         self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
@@ -51,24 +70,18 @@ class HFModel:
         return torch.cat([logp for logp, _ in parts]), torch.cat(entropies) if with_entropy else None
 
     def _part_logprobs(self, batch: TokenBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-        device = batch.completion_ids.device
-        prompts = torch.split(batch.prompt_ids, batch.prompt_lens.tolist())
-        ids, mask = _left_padded([prompts[g].tolist() for g in batch.group_of_row.tolist()], device)
-        longest = int(batch.lens.max())
-        column = torch.arange(longest, device=device)
-        real = column[None, :] < batch.lens[:, None]
-        own = torch.zeros(batch.num_rows, longest, dtype=torch.int64, device=device)
-        own[real] = batch.completion_ids
-        mask = torch.cat([mask, real.long()], dim=1)
-        outputs = self._model(
-            input_ids=torch.cat([ids, own], dim=1),
-            attention_mask=mask,
-            position_ids=_positions(mask),
-            logits_to_keep=longest + 1,
-            use_cache=False,
-        )
+        inputs, real = _padded_rows(batch)
+        longest = real.shape[1]
+        outputs = self._model(**inputs, logits_to_keep=longest + 1, use_cache=False)
         logits = outputs.logits[:, -(longest + 1) : -1][real]
         return gathered_logprobs(logits, batch.completion_ids, temperature, with_entropy)
+
+    def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        inputs, real = _padded_rows(batch)
+        longest = real.shape[1]
+        states: Tensor = self._model.base_model(**inputs, use_cache=False).last_hidden_state
+        rows = torch.arange(batch.num_rows, device=states.device)
+        return states[:, -(longest + 1) : -1][real], states[rows, batch.lens - longest - 1]
 
     @torch.no_grad()
     def prefill(

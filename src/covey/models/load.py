@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from covey.models.decoder import Decoder, spec_from_hf
 from covey.models.embedded import EMBEDDED, fetch
 from covey.models.hf import HFModel
 from covey.models.tokenizer import ChatTokenizer
+from covey.models.value import ValueModel
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,31 @@ def save_model(loaded: LoadedModel, folder: Path) -> None:
         loaded.config.save_pretrained(folder)
     loaded.generation_config.save_pretrained(folder)
     loaded.tokenizer.hf.save_pretrained(folder)
+
+
+def save_value_model(model: ValueModel, loaded: LoadedModel, folder: Path) -> None:
+    """Write a reward model as transformers' sequence classification model with one label.
+
+    transformers reads the score at the rightmost token that is not the pad token. Where the pad token is the end token
+    that would be the token before the end, so another special token becomes the pad token of this folder.
+    """
+    from huggingface_hub import save_torch_state_dict
+    from transformers import AutoModelForSequenceClassification
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().clone() for name, tensor in model.hf_state()}
+    save_torch_state_dict(state, folder)
+    config = copy.deepcopy(loaded.config)
+    config.architectures = [AutoModelForSequenceClassification._model_mapping[type(config)].__name__]
+    config.num_labels = 1
+    tokenizer = copy.deepcopy(loaded.tokenizer.hf)
+    if tokenizer.pad_token_id in (None, tokenizer.eos_token_id):
+        others = [token for token in tokenizer.all_special_tokens if token != tokenizer.eos_token]
+        tokenizer.pad_token = others[0] if others else None  # without one, one text at a time
+    config.pad_token_id = tokenizer.pad_token_id
+    config.dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _end_ids(tokenizer: ChatTokenizer, generation_config: Any) -> tuple[int, ...]:

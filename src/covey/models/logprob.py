@@ -2,6 +2,7 @@
 
 Neither the logits nor their gradient ever exist for more than ``chunk_size`` tokens; the weight gradient is summed in
 float32. The backward pass recomputes the logits of a chunk (one extra product, about 7% of a training step).
+The entropy has a gradient too, for an entropy bonus.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def _chunk_logits(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
@@ -53,35 +55,57 @@ class _LinearLogprobs(torch.autograd.Function):
             if with_entropy:
                 # H = log Z - E[logit]; the dot product needs no [n, V] temporary
                 entropy[part] = normaliser[part] - torch.linalg.vecdot(exps, logits) / total
-        ctx.save_for_backward(states, weight, ids, normaliser, logp)
+        ctx.save_for_backward(states, weight, ids, normaliser, logp, entropy)
         ctx.temperature, ctx.chunk_size = temperature, chunk_size
-        ctx.mark_non_differentiable(entropy, normaliser)
+        ctx.set_materialize_grads(False)  # an entropy that is only reported must cost nothing in the backward pass
+        ctx.mark_non_differentiable(normaliser)
         return logp, entropy, normaliser
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        states, weight, ids, normaliser, logp = ctx.saved_tensors
-        grad_logp = grads[0]
+        states, weight, ids, normaliser, logp, entropy = ctx.saved_tensors
+        grad_logp, grad_entropy = grads[0], grads[1]
         grad_states = torch.empty_like(states)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         for start in range(0, len(ids), ctx.chunk_size):
             part = slice(start, start + ctx.chunk_size)
-            probs = _chunk_logits(states[part], weight, ctx.temperature).sub_(normaliser[part, None]).exp_()
-            probs.scatter_(1, ids[part, None], logp[part, None].exp())
-            scale = (grad_logp[part] / ctx.temperature)[:, None]
-            # d logp / d logits = (onehot - probs) / temperature
-            grad_logits = probs.mul_(-scale).scatter_add_(1, ids[part, None], scale).to(weight.dtype)
+            log_probs = _chunk_logits(states[part], weight, ctx.temperature).sub_(normaliser[part, None])
+            log_probs.scatter_(1, ids[part, None], logp[part, None])
+            grad_logits = _grad_logits(
+                log_probs,
+                ids[part, None],
+                None if grad_logp is None else grad_logp[part, None] / ctx.temperature,
+                None if grad_entropy is None else grad_entropy[part, None] / ctx.temperature,
+                entropy[part, None],
+            ).to(weight.dtype)
             grad_states[part] = grad_logits @ weight
             grad_weight += grad_logits.t() @ states[part]
         return grad_states, grad_weight.to(weight.dtype), None, None, None, None
 
 
+def _grad_logits(
+    log_probs: Tensor, ids: Tensor, grad_logp: Tensor | None, grad_entropy: Tensor | None, entropy: Tensor
+) -> Tensor:
+    """[n, V]; ``log_probs`` [n, V] is overwritten, everything else is [n, 1].
+
+    d logp / d logits = onehot - p, and d H / d logits = -p * (log p + H).
+    """
+    if grad_entropy is None:
+        grad = log_probs.exp_()
+        grad.mul_(0.0 if grad_logp is None else -grad_logp)
+    else:
+        probs = log_probs.exp()
+        grad = log_probs.add_(entropy).mul_(-grad_entropy)
+        grad = grad.mul_(probs) if grad_logp is None else grad.sub_(grad_logp).mul_(probs)
+    return grad if grad_logp is None else grad.scatter_add_(1, ids, grad_logp)
+
+
 def linear_logprobs(
     states: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_size: int, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(states @ weight.T / temperature)[ids], float32 [N], and the entropy [N] (no gradient) if asked.
+    """log softmax(states @ weight.T / temperature)[ids], float32 [N], and the entropy [N] if asked.
 
-    states [N, d], weight [V, d], ids [N] int64. Differentiable in states and weight.
+    states [N, d], weight [V, d], ids [N] int64. Both differentiable in states and weight.
     """
     logp, entropy, _ = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
         states, weight, ids, temperature, chunk_size, with_entropy
@@ -97,6 +121,10 @@ def gathered_logprobs(
     logp = log_probs.gather(1, ids[:, None]).squeeze(1)
     if not with_entropy:
         return logp, None
-    with torch.no_grad():
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
+    # recomputed in the backward pass, if there is one: nothing is kept for an entropy that is only reported
+    entropy: Tensor = checkpoint(_entropy, log_probs, use_reentrant=False)
     return logp, entropy
+
+
+def _entropy(log_probs: Tensor) -> Tensor:
+    return -(log_probs.exp() * log_probs).sum(-1)

@@ -107,14 +107,14 @@ class SFTPlan:
         """Examples behind one optimizer step."""
         return self.per_device * self.accumulation * self.world_size
 
-    def describe(self) -> list[str]:
-        """Lines for the start of a run."""
+    def describe(self, noun: str) -> list[str]:
+        """Lines for the start of a run; ``noun``: what an example is called."""
         return [
-            f"optimizer step  {self.examples_per_step} examples = {self.per_device} per device"
+            f"optimizer step  {_count(self.examples_per_step, noun)} = {self.per_device} per device"
             f" x {_count(self.world_size, 'device')} x {_micro_count(self.accumulation)}",
             f"run             {_count(self.total_steps, 'optimizer step')},"
             f" {self.total_steps * self.examples_per_step / self.num_examples:.2f} epochs"
-            f" of {_count(self.num_examples, 'example')}",
+            f" of {_count(self.num_examples, noun)}",
         ]
 
 
@@ -137,8 +137,8 @@ def plan_batches(
     A part of a rollout left at the end of the last epoch is filled from the start of the next one.
     Raises UserError, with the product and the nearest valid settings, when the sizes do not fit each other.
     """
-    check_group_size(num_generations)
     _check_positive(
+        num_generations=num_generations,
         per_device_train_batch_size=per_device_train_batch_size,
         gradient_accumulation_steps=gradient_accumulation_steps,
         num_iterations=num_iterations,
@@ -196,7 +196,8 @@ def check_group_size(num_generations: int) -> None:
     if num_generations < 2:
         raise UserError(
             f"--num_generations {num_generations}: needs at least 2 completions per prompt, because an advantage is"
-            " relative to the other completions of the same prompt (8 is usual)"
+            " relative to the other completions of the same prompt (8 is usual); only"
+            " --advantage_estimator reinforce_plus_plus does without"
         )
 
 

@@ -36,8 +36,8 @@ class SFTSettings:
 def token_mean_loss(
     batch: TokenBatch, logp: torch.Tensor, entropy: torch.Tensor | None
 ) -> tuple[torch.Tensor, dict[str, tuple[float, float]]]:
-    """Negative log-likelihood per completion token; the weights make it a mean over the step."""
-    return -logp, {}
+    """Negative log-likelihood; the weights make it a mean over the completion tokens of the step."""
+    return -(batch.weights * logp).sum(), {}
 
 
 def sft_step(

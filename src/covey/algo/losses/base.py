@@ -28,6 +28,7 @@ class LossInputs:
     mask: Tensor  # [N], 1 where trained
     row_of_token: Tensor  # [N] int64
     num_rows: int
+    marked: Tensor | None = None  # [N] bool, what LossSpec.marks chose; None: the loss marks nothing
 
     def row_sum(self, values: Tensor) -> Tensor:
         """[N]: ``segments.row_sum`` over the rows of these tokens."""
@@ -47,6 +48,12 @@ class LossFunction(Protocol[Params_contra]):
     """A policy loss before its params are bound."""
 
     def __call__(self, inputs: LossInputs, params: Params_contra) -> tuple[Tensor, Metrics]: ...
+
+
+class MarkFunction(Protocol[Params_contra]):
+    """Chooses tokens [N] bool from the whole optimizer step; ``logp`` has no gradient. ``seed``: of this step."""
+
+    def __call__(self, inputs: LossInputs, params: Params_contra, *, seed: int) -> Tensor: ...
 
 
 def option(default: Any, help: str, *, required: str | None = None) -> Any:
@@ -81,6 +88,16 @@ class LossSpec(Generic[Params]):
     function: LossFunction[Params]
     params: Params
     aggregation: str
+    marks: MarkFunction[Params] | None = None
+    """Which tokens the loss treats apart, when that is a choice over all tokens of the optimizer step."""
+    scale: str | None = None
+    """The divisor of the advantages that is part of its definition (a name of SCALES)."""
+    on_policy: bool | None = None
+    """True: exact only for one optimizer step per rollout; False: does nothing of its own then."""
+
+    def option_names(self) -> tuple[str, ...]:
+        """The options that this loss reads."""
+        return tuple(item.name for item in fields(self.params))  # type: ignore[arg-type]
 
     def with_options(self, given: Mapping[str, Any]) -> Params:
         """The default params with ``given`` put over them.

@@ -1,0 +1,136 @@
+"""What GRPO and PPO do alike with the rows of an optimizer step: weights, log-probs, corrections, chosen tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from covey.algo.metrics import Metrics, MetricSum, merge_metrics
+from covey.algo.objective import Objective
+from covey.algo.weights import AggregationParams, aggregation_weights
+from covey.backends.base import TrainBackend, UpdateStats
+from covey.tensors import TokenBatch
+from covey.trainers.credit import CreditSettings, corrected, is_correct, select_tokens, with_positive_nll
+from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings, reward_metrics
+from covey.trainers.schedule import Schedule
+from covey.types import Group
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """A rollout, what its tokens are credited with besides the advantage, and the denominator of the loss."""
+
+    rollout: RolloutSettings
+    credit: CreditSettings
+    aggregation: str
+
+
+@dataclass(frozen=True)
+class PolicyParts:
+    """The objects a step works with; only engine and backend hold state."""
+
+    rollout: RolloutParts
+    backend: TrainBackend
+    objective: Objective
+    schedule: Schedule
+
+    def beta(self, settings: PolicySettings) -> float:
+        """The weight of the KL term, wherever it is."""
+        return self.objective.beta or settings.credit.kl_in_reward
+
+
+def optimizer_steps(
+    batch: TokenBatch, groups: Sequence[Group], parts: PolicyParts, settings: PolicySettings
+) -> list[TokenBatch]:
+    """The rows of each optimizer step of a rollout, weighed, with the likelihood term of its correct completions."""
+    size, coef = settings.rollout.rows_per_step, settings.credit.positive_nll_coef
+    steps = [weigh(part, parts, settings) for part in batch.split(size)]
+    if not coef:
+        return steps
+    correct = torch.tensor([float(is_correct(member)) for group in groups for member in group.members])
+    return [with_positive_nll(part, correct[k * size :][:size], coef) for k, part in enumerate(steps)]
+
+
+def weigh(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
+    """The rows of one optimizer step with their aggregation weights."""
+    params = AggregationParams(parts.rollout.sampling.max_new_tokens, settings.rollout.rows_per_micro_batch)
+    weights = aggregation_weights(part.mask, part.lens, settings.aggregation, params, group_of_row=part.group_of_row)
+    return part.with_fields(weights=weights)
+
+
+def corrected_rows(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> tuple[TokenBatch, Metrics]:
+    """The rows that have a gradient, with the log-probs they need and corrected for the engine's."""
+    rows = part if settings.credit.selects_tokens else useful_rows(part, parts.objective)
+    return corrected(with_logprobs(rows, parts, settings), settings.credit.correction)
+
+
+def with_logprobs(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
+    """Old and reference log-probs, where something reads them and they are not there yet."""
+    if part.num_rows == 0:
+        return part
+    in_reward = settings.credit.kl_in_reward > 0
+    reads_old = parts.objective.reads_old or settings.credit.correction is not None or in_reward
+    micros = part.split(settings.rollout.rows_per_micro_batch)
+    if part.old_logprobs is None and reads_old:
+        parts.rollout.note("old log-probs")
+        part = part.with_fields(old_logprobs=parts.backend.logprobs(micros)[0])
+    if part.ref_logprobs is None and (parts.objective.reads_ref or in_reward):
+        parts.rollout.note("reference log-probs")
+        part = part.with_fields(ref_logprobs=parts.backend.logprobs(micros, reference=True)[0])
+    return part
+
+
+def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings, step: int) -> TokenBatch:
+    """Which tokens the optimizer step after ``step`` trains, if that is a choice; costs a forward pass."""
+    if not settings.credit.selects_tokens:
+        return rows
+    parts.rollout.note("choosing tokens")
+    logp, entropy = parts.backend.logprobs(rows.split(settings.rollout.rows_per_micro_batch))
+    seed = settings.rollout.seed + step
+    return select_tokens(rows, logp, entropy, settings.credit, parts.objective.on_policy, seed)
+
+
+def useful_rows(part: TokenBatch, objective: Objective) -> TokenBatch:
+    """The rows that have a gradient: a row of advantage 0 or weight 0 mostly has none and is skipped."""
+    if objective.needs_every_row:
+        return part
+    per_token = (part.advantages * part.weights).abs()
+    if part.nll_weights is not None:
+        per_token = per_token + part.nll_weights
+    counts = torch.zeros(part.num_rows).index_add_(0, part.row_of_token, per_token)
+    return part.select_rows(counts.nonzero().squeeze(1).tolist())
+
+
+def step_metrics(
+    rollout: Rollout,
+    part: TokenBatch,
+    sums: Sequence[Mapping[str, MetricSum]],
+    stats: UpdateStats,
+    lr: float,
+    beta: float,
+    train_s: float,
+) -> dict[str, float | None]:
+    """The metric line of the optimizer step on ``part``; reward metrics appear on the first step of a rollout only.
+
+    ``time/train_s`` includes old and reference log-probs; ``tokens_per_s`` counts the completion tokens of the step.
+    """
+    step_s = rollout.rollout_s + rollout.reward_s + train_s
+    metrics: dict[str, float | None] = {
+        "kl": None,
+        "clip_ratio": None,
+        "entropy": None,
+        **merge_metrics(sums),
+        "loss": stats.loss,
+        "beta": beta,
+        "grad_norm": stats.grad_norm,
+        "update_skipped": float(not stats.applied),
+        "lr": lr,
+        "time/rollout_s": rollout.rollout_s,
+        "time/reward_s": rollout.reward_s,
+        "time/train_s": train_s,
+        "time/step_s": step_s,
+        "tokens_per_s": part.num_tokens / step_s,
+    }
+    return metrics | (reward_metrics(rollout.groups) if rollout.groups else {})
