@@ -6,8 +6,8 @@ run = covey.train_grpo(model="smollm2-135m", dataset="countdown", rewards=["form
 print(run.model_dir)
 """
 
-from covey.api import train_grpo, train_sft
+from covey.api import train_dpo, train_grpo, train_ppo, train_rm, train_sft
 
-__all__ = ["__version__", "train_grpo", "train_sft"]
+__all__ = ["__version__", "train_dpo", "train_grpo", "train_ppo", "train_rm", "train_sft"]
 
 __version__ = "0.1.0"

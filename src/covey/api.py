@@ -48,6 +48,34 @@ def train_grpo(
     return _finished(outcome)
 
 
+def train_ppo(*, model: str, dataset: Rows, rewards: Sequence[str | Reward], **options: Any) -> Outcome:
+    """Train ``model`` with PPO: a critic beside the policy. Arguments as ``train_grpo``."""
+    from covey.build.data import reward_names
+    from covey.build.ppo import run_ppo
+    from covey.config import PPOConfig
+
+    values = {"model": model, "reward_funcs": reward_names(rewards), **_named(dataset, "dataset"), **options}
+    return _finished(run_ppo(PPOConfig.from_dict(values), rows=_given(dataset), rewards=list(rewards)))
+
+
+def train_dpo(*, model: str, dataset: Rows, **options: Any) -> Outcome:
+    """Train ``model`` on pairs: rows with ``prompt``, ``chosen`` and ``rejected``, or another form of the README."""
+    from covey.build.preference import run_dpo
+    from covey.config import DPOConfig
+
+    values = {"model": model, **_named(dataset, "dataset"), **options}
+    return _finished(run_dpo(DPOConfig.from_dict(values), rows=_given(dataset)))
+
+
+def train_rm(*, model: str, dataset: Rows, **options: Any) -> Outcome:
+    """Train a reward model from ``model`` on pairs as ``train_dpo``; saved as a sequence classification model."""
+    from covey.build.preference import run_rm
+    from covey.config import RMConfig
+
+    values = {"model": model, **_named(dataset, "dataset"), **options}
+    return _finished(run_rm(RMConfig.from_dict(values), rows=_given(dataset)))
+
+
 def train_sft(*, model: str, dataset: Rows, **options: Any) -> Outcome:
     """Fine-tune ``model`` on rows whose messages end with the answer, or with a ``prompt`` and a ``completion``."""
     from covey.build.sft import run_sft

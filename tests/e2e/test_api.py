@@ -118,3 +118,24 @@ def test_the_example_in_the_package_docstring_compiles() -> None:
     code = covey.__doc__.split("\n\n", 1)[1]
     compile(code, "covey", "exec")
     assert "covey.train_grpo(" in code
+
+
+def test_every_kind_of_training_has_a_function(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small: dict[str, Any] = {"max_steps": 1, "torch_dtype": "float32", "per_device_train_batch_size": 2}
+    pairs = [{"prompt": "2+2", "chosen": "4", "rejected": "5"}, {"prompt": "3+3", "chosen": "6", "rejected": "7"}]
+    model = str(tiny)
+    for run in (
+        covey.train_dpo(model=model, dataset=pairs, output_dir="dpo", **small),
+        covey.train_rm(model=model, dataset=pairs, output_dir="rm", **small),
+        covey.train_sft(model=model, dataset=[{"prompt": "1", "completion": "2"}] * 2, output_dir="sft", **small),
+        covey.train_ppo(
+            model=model,
+            dataset=[{"prompt": "say"}] * 2,
+            rewards=[lambda prompt, completion: float(len(completion.text) % 3)],
+            max_completion_length=8,
+            output_dir="ppo",
+            **small,
+        ),
+    ):
+        assert run.steps == 1 and (run.model_dir / "config.json").is_file()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from covey.errors import UserError
-from covey.rewards import RewardError, build_reward_set
+from covey.rewards import RewardContext, RewardError, build_reward_set
 from covey.rewards.format import is_well_formed
 from covey.tasks import get_task
 from covey.types import Completion, Prompt
@@ -60,7 +60,7 @@ def test_format(text: str, expected: bool) -> None:
 
 
 def test_format_and_accuracy_weigh_04_and_06() -> None:
-    rewards = build_reward_set(["accuracy", "format"], task=get_task("countdown"))
+    rewards = build_reward_set(["accuracy", "format"], context=RewardContext(get_task("countdown")))
     assert rewards.weights == (0.6, 0.4)
     texts = [
         "<think>t</think><answer>4*6</answer>",
@@ -77,8 +77,8 @@ def test_format_and_accuracy_weigh_04_and_06() -> None:
 def test_other_sets_weigh_one_each() -> None:
     assert build_reward_set(["format"]).weights == (1.0,)
     assert build_reward_set(["format", lambda prompt, completion: 1.0]).weights == (1.0, 1.0)
-    task = get_task("countdown")
-    assert build_reward_set(["format", "accuracy"], task=task, weights=[0.1, 0.9]).weights == (0.1, 0.9)
+    context = RewardContext(get_task("countdown"))
+    assert build_reward_set(["format", "accuracy"], context=context, weights=[0.1, 0.9]).weights == (0.1, 0.9)
 
 
 def test_wrong_weights_are_refused() -> None:
@@ -91,7 +91,9 @@ def test_wrong_weights_are_refused() -> None:
 def test_accuracy_needs_a_task_and_unknown_names_are_explained() -> None:
     with pytest.raises(UserError, match="needs a task"):
         build_reward_set(["accuracy"])
-    with pytest.raises(UserError, match=r"unknown reward 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, format"):
+    with pytest.raises(
+        UserError, match=r"unknown reward 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, diversity"
+    ):
         build_reward_set(["acuracy"])
     with pytest.raises(UserError, match="no reward given"):
         build_reward_set([])

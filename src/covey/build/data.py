@@ -9,7 +9,8 @@ from typing import Any
 
 from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
 from covey.errors import UserError
-from covey.rewards import RewardSet, build_reward_set
+from covey.models.embedder import SentenceEmbedder
+from covey.rewards import RewardContext, RewardSet, build_reward_set
 from covey.rewards.functions import distinct_names, own_name
 from covey.rewards.plugin import load_plugin
 from covey.tasks import get_task
@@ -108,20 +109,21 @@ def reward_set(
     """
     named = config.reward_funcs if rewards is None else rewards
     judged = [prompt for prompt in prompts if {"nums", "target"} <= prompt.columns.keys()]
-    if "accuracy" in named and len(judged) < len(prompts):
+    if {"accuracy", "diversity"} & set(named) and len(judged) < len(prompts):
         raise UserError(
-            "the reward 'accuracy' checks Countdown answers, but the rows have no nums and target; name other rewards"
-            " with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
+            "the rewards 'accuracy' and 'diversity' check Countdown answers, but the rows have no nums and target; name"
+            " other rewards with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
         )
     plugins: dict[str, Callable[..., Any]] = {}
     for path in config.external_plugins:
         plugins |= load_plugin(path)
-    return build_reward_set(
-        named,
+    context = RewardContext(
         task=get_task("countdown"),
-        weights=config.reward_weights,
-        plugins=plugins,
+        soft_max_length=config.soft_max_length,
+        soft_cache_length=config.soft_cache_length,
+        embed=SentenceEmbedder() if "diversity" in named else None,
     )
+    return build_reward_set(named, context=context, weights=config.reward_weights, plugins=plugins)
 
 
 def training_texts(

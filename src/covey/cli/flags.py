@@ -228,13 +228,18 @@ FLAGS: tuple[Flag, ...] = (
     Flag("contrastive_scale", "score of a completion per nat of log-ratio"),
     Flag("contrastive_alpha", "infonca: temperature of the rewards' softmax"),
     # rewards
-    Flag("reward_funcs", "names, user functions from --external_plugins, or dotted paths"),
+    Flag(
+        "reward_funcs",
+        "accuracy, format, soft_overlong, diversity, user functions from --external_plugins, or dotted paths",
+    ),
     Flag(
         "reward_weights",
         "one per function; default: 0.4 format + 0.6 accuracy for exactly these two, else 1",
         swift=None,
     ),
     Flag("external_plugins", "Python files that define reward functions"),
+    Flag("soft_max_length", "soft_overlong: completions of this length get -1", "tokens", None),
+    Flag("soft_cache_length", "soft_overlong: the tokens before that over which it falls from 0", "tokens", None),
     # optimizer
     Flag("learning_rate", "peak learning rate", swift=1e-5),
     Flag("lr_scheduler_type", "shape of the decay after the warm-up", swift="cosine"),
@@ -346,7 +351,6 @@ FIXED: tuple[Fixed, ...] = (
         "resampling groups with equal rewards comes with Part 3",
     ),
     Fixed(("max_resample_times",), (), "", "resampling groups with equal rewards comes with Part 3"),
-    Fixed(("soft_max_length", "soft_cache_length"), (), "", "the soft overlong reward comes with Part 2"),
     Fixed(("reward_model", "reward_model_plugin"), (), "", "reward models come with Part 3; use --reward_funcs"),
     Fixed(
         ("multi_turn_scheduler", "max_turns", "gym_env", "use_gym_env"),

@@ -65,6 +65,11 @@ RULES = (
         "is read only with --contrastive_loss infonca",
     ),
     *(_read_by_its_losses(name) for name in LOSS_OPTION_HELP),
+    ReadWhen(
+        ("soft_max_length", "soft_cache_length"),
+        lambda v: "soft_overlong" in v["reward_funcs"],
+        "is read only with --reward_funcs ... soft_overlong",
+    ),
     ReadWhen(("lam",), lambda v: v["length_adaptive_alpha"] is None, "is not read with --length_adaptive_alpha"),
     ReadWhen(("num_train_epochs",), lambda v: v["max_steps"] == -1, "is not read when --max_steps is given: drop one"),
     ReadWhen(

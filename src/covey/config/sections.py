@@ -140,9 +140,20 @@ class RewardConfig(Section):
     reward_funcs: tuple[str, ...] = ()
     reward_weights: tuple[float, ...] | None = None
     external_plugins: tuple[str, ...] = ()
+    soft_max_length: int | None = None
+    soft_cache_length: int | None = None
 
     def check(self) -> None:
         names, weights = self.reward_funcs, self.reward_weights
+        longest, cache = self.soft_max_length, self.soft_cache_length
+        require(cache is None or cache >= 1, "soft_cache_length", cache, "at least 1 token")
+        fits = longest is None or longest >= (cache or 1)
+        require(fits, "soft_max_length", longest, "at least 1 token, and not below --soft_cache_length")
+        if "soft_overlong" in names and (longest is None or cache is None):
+            raise UserError(
+                "--reward_funcs soft_overlong punishes completions of more than soft_max_length - soft_cache_length"
+                " tokens: give --soft_max_length and --soft_cache_length (DAPO: 20480 and 4096)"
+            )
         require(len(set(names)) == len(names), "reward_funcs", names, "named once each")
         if weights is not None and len(weights) != len(names):
             raise UserError(

@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from covey.errors import UserError
+from covey.rewards.context import RewardContext
 from covey.rewards.functions import RewardError, RewardFunction, as_reward, distinct_names, own_name
 from covey.rewards.plugin import import_dotted, unknown_reward
 from covey.rewards.runner import RewardSet, RewardStats, ScoredBatch
-from covey.tasks.base import Task
 
 __all__ = [
     "DEFAULT_WEIGHTS",
     "REWARDS",
+    "RewardContext",
     "RewardError",
     "RewardFunction",
     "RewardSet",
@@ -35,8 +36,10 @@ __all__ = [
 REWARDS: dict[str, str] = {
     "accuracy": "covey.rewards.accuracy:build",
     "format": "covey.rewards.format:build",
+    "soft_overlong": "covey.rewards.overlong:build",
+    "diversity": "covey.rewards.diversity:build",
 }
-"""Reward name -> "module:function"; the function takes the task (or None) and returns a per-completion reward."""
+"""Reward name -> "module:function"; the function takes a RewardContext and returns a reward in one of the forms."""
 
 DEFAULT_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
 """Weights when exactly these two are named and none are given; every other set of rewards gets 1.0 each."""
@@ -45,7 +48,7 @@ DEFAULT_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
 def build_reward_set(
     rewards: Sequence[str | Callable[..., Any]],
     *,
-    task: Task | None = None,
+    context: RewardContext | None = None,
     weights: Sequence[float] | None = None,
     plugins: Mapping[str, Callable[..., Any]] | None = None,
 ) -> RewardSet:
@@ -57,7 +60,8 @@ def build_reward_set(
     """
     if not rewards:
         raise UserError("no reward given; name at least one, for example: format accuracy.")
-    functions = [_resolve(item, task, plugins or {}) for item in rewards]
+    known = context or RewardContext()
+    functions = [_resolve(item, known, plugins or {}) for item in rewards]
     wanted = [item.rpartition(".")[2] if isinstance(item, str) else own_name(item) for item in rewards]
     named = [as_reward(name, function) for name, function in zip(distinct_names(wanted), functions, strict=True)]
     return RewardSet(tuple(named), _weights([item if isinstance(item, str) else "" for item in rewards], weights))
@@ -79,7 +83,7 @@ def _weights(names: Sequence[str], weights: Sequence[float] | None) -> tuple[flo
 
 
 def _resolve(
-    item: str | Callable[..., Any], task: Task | None, plugins: Mapping[str, Callable[..., Any]]
+    item: str | Callable[..., Any], context: RewardContext, plugins: Mapping[str, Callable[..., Any]]
 ) -> Callable[..., Any]:
     if not isinstance(item, str):
         return item
@@ -89,7 +93,7 @@ def _resolve(
         return plugins[item]
     if item in REWARDS:
         module, _, attribute = REWARDS[item].partition(":")
-        return cast(Callable[..., Any], getattr(importlib.import_module(module), attribute)(task))
+        return cast(Callable[..., Any], getattr(importlib.import_module(module), attribute)(context))
     if "." in item:
         return import_dotted(item)
     raise unknown_reward(item, [*REWARDS, *plugins])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from covey.errors import UserError
+from covey.rewards.context import RewardContext
 from covey.rewards.functions import SampleReward
-from covey.tasks.base import Task
 from covey.types import Completion, Prompt
 
 
-def build(task: Task | None) -> SampleReward:
+def build(context: RewardContext) -> SampleReward:
     """The reward function of a task; UserError when the run has no task to judge answers by."""
+    task = context.task
     if task is None:
         raise UserError("the reward 'accuracy' needs a task that can check answers; name one, for example: countdown.")
     verifier = task

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from covey.rewards.context import RewardContext
 from covey.rewards.functions import SampleReward
-from covey.tasks.base import ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN, Task
+from covey.tasks.base import ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN
 from covey.types import Completion, Prompt
 
 
-def build(task: Task | None) -> SampleReward:
+def build(context: RewardContext) -> SampleReward:
     """The reward function; the format is the same for every task."""
     return format_reward
 

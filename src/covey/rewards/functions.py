@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -78,12 +79,34 @@ class BatchReward:
             raise _raised(self.name, f"a batch of {len(prompts)} rows (0 to {len(prompts) - 1})", exc) from exc
 
 
+@dataclass(frozen=True, slots=True)
+class GroupReward:
+    """Calls ``function(prompt, completions)`` once per prompt, with all its completions (rows next to each other)."""
+
+    name: str
+    function: Callable[[Prompt, Sequence[Completion]], Sequence[float | None]]
+
+    def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[object]:
+        results: list[object] = []
+        for _, rows in itertools.groupby(range(len(prompts)), key=lambda row: prompts[row].id):
+            own = list(rows)
+            prompt = prompts[own[0]]
+            try:
+                scores = self.function(prompt, [completions[row] for row in own])
+            except Exception as exc:
+                raise _raised(self.name, f"the completions of prompt {prompt.id}", exc) from exc
+            results += scores
+        return results
+
+
 def as_reward(name: str, function: Callable[..., Any]) -> RewardFunction:
     """Recognise the form of a reward by its parameters.
 
     A parameter called ``completions`` makes it a batch reward; otherwise it must take two positional arguments, the
     Prompt and the Completion. A class is instantiated without arguments first. UserError for anything else.
     """
+    if isinstance(function, GroupReward):
+        return replace(function, name=name)
     if isinstance(function, type):
         try:
             function = function()
@@ -168,6 +191,8 @@ def own_name(function: Callable[..., Any]) -> str:
     """The name a function gives itself: "lambda" for a lambda, the inner name of a partial, the class of an object."""
     if isinstance(function, functools.partial):
         return own_name(function.func)
+    if isinstance(function, GroupReward):
+        return function.name
     name = function.__name__ if hasattr(function, "__name__") else type(function).__name__
     return "lambda" if name == "<lambda>" else str(name)
 

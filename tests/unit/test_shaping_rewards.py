@@ -1,0 +1,109 @@
+"""Rewards that shape: soft overlong punishment and diversity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covey.algo.advantages import group_advantages
+from covey.errors import UserError
+from covey.models.embedder import SentenceEmbedder
+from covey.rewards import RewardContext, build_reward_set
+from covey.rewards.diversity import diversity, mean_distances
+from covey.rewards.overlong import soft_overlong_punishment
+from covey.tasks import get_task
+from covey.types import Completion, Prompt
+
+GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "golden.json").read_text())["cases"]
+
+
+def case(name: str) -> dict[str, Any]:
+    return next(c for c in GOLDEN if c["name"] == name)
+
+
+def completions(texts: Sequence[str]) -> list[Completion]:
+    return [Completion((1,) * max(1, len(text)), (), text, "stop") for text in texts]
+
+
+PROMPT = Prompt("p", ({"role": "user", "content": "24 from 4, 6"},), {"nums": [4, 6], "target": 24})
+
+
+def test_soft_overlong_punishment() -> None:
+    """21,000 tokens of at most 20,480 get -1, the floor that verl and ms-swift do not have (-1.127)."""
+    golden = case("dapo_overlong_reward")
+    lengths, options = golden["options"]["lengths"], golden["options"]
+    found = [soft_overlong_punishment(n, options["L_max"], options["L_cache"]) for n in lengths]
+    assert found == pytest.approx(golden["expected"]["vals"])
+
+
+def test_soft_overlong_counts_tokens() -> None:
+    rewards = build_reward_set(["soft_overlong"], context=RewardContext(soft_max_length=8, soft_cache_length=4))
+    scored = rewards.score([PROMPT] * 3, completions(["abcd", "abcdef", "abcdefghij"])).scored
+    assert [item.total for item in scored] == [0.0, -0.5, -1.0]
+    with pytest.raises(UserError, match="soft_max_length"):
+        build_reward_set(["soft_overlong"])
+
+
+def test_diversity_counts_the_others_that_differ() -> None:
+    """With one unit vector per semantic class it is DARLING's share of distinct others, times the reward."""
+    golden = case("darling_reward")
+    classes = golden["inputs"]["clusters"]
+    one_hot = [[float(c == k) for k in range(max(classes) + 1)] for c in classes]
+    assert mean_distances(one_hot) == pytest.approx(golden["expected"]["diversity"])
+    values = dict(zip("abcd", golden["inputs"]["rewards"], strict=True))
+    reward = diversity(lambda prompt, completion: values[completion.text], lambda texts: one_hot)
+    assert reward([PROMPT] * 4, completions("abcd")) == pytest.approx(golden["expected"]["effective_reward"])
+
+
+def test_wrong_but_different_is_not_paid() -> None:
+    vectors = {"a": [1.0, 0.0], "b": [1.0, 0.0], "c": [0.0, 1.0]}
+    reward = diversity(
+        lambda prompt, completion: float(completion.text != "c"), lambda texts: [vectors[text] for text in texts]
+    )
+    assert reward([PROMPT] * 3, completions("abc")) == [0.5, 0.5, 0.0]
+
+
+def test_a_bonus_of_the_whole_group_cancels_in_the_advantage() -> None:
+    """The pitfall: the group's mean diversity, added to every completion of the group, changes no advantage."""
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    bonus = torch.tensor([0.7, 0.1], dtype=torch.float64)[groups]
+    for estimator in ("grpo", "rloo", "opo"):
+        plain = group_advantages(rewards, groups, estimator, lens=torch.ones(6))
+        assert torch.allclose(group_advantages(rewards + bonus, groups, estimator, lens=torch.ones(6)), plain)
+    own = torch.tensor([0.2, 0.0, 0.0, 0.4, 0.1, 0.0], dtype=torch.float64)  # per completion, on the correct ones
+    assert not torch.allclose(
+        group_advantages(rewards + own, groups, "grpo"), group_advantages(rewards, groups, "grpo")
+    )
+
+
+def test_prompts_are_told_apart() -> None:
+    other = Prompt("q", PROMPT.messages, PROMPT.columns)
+    reward = diversity(lambda prompt, completion: 1.0, lambda texts: [[1.0, 0.0]] * len(texts))
+    rewards = build_reward_set([lambda prompt, completion: 1.0, reward])
+    scored = rewards.score([PROMPT, PROMPT, other], completions("abc")).scored
+    assert [item.rewards["diversity"] for item in scored] == [0.0, 0.0, 0.0]
+    assert rewards.names == ("lambda", "diversity")
+
+
+def test_real_sentence_embeddings() -> None:
+    """all-MiniLM-L6-v2: two ways to the same product are nearer to each other than to a sum."""
+    embed = SentenceEmbedder()
+    vectors = embed(["4 times 6 is 24", "24 is 6 times 4", "The weather in Paris is fine today."])
+    assert all(sum(x * x for x in v) == pytest.approx(1, abs=1e-5) and len(v) == 384 for v in vectors)
+    same, other = (sum(a * b for a, b in zip(vectors[0], v, strict=True)) for v in vectors[1:])
+    assert same > 0.8 and other < 0.3
+    rewards = build_reward_set(["accuracy", "diversity"], context=RewardContext(get_task("countdown"), embed=embed))
+    texts = [
+        "<think>4*6</think><answer>4*6</answer>",
+        "<think>6 by 4</think><answer>6*4</answer>",
+        "<answer>4+6</answer>",
+    ]
+    scored = rewards.score([PROMPT] * 3, completions(texts)).scored
+    assert [item.rewards["accuracy"] for item in scored] == [1, 1, 0]
+    assert 0 < (scored[0].rewards["diversity"] or 0) < 1 and scored[2].rewards["diversity"] == 0
