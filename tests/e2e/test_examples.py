@@ -236,6 +236,7 @@ def test_the_python_block_is_the_example() -> None:
 def test_commands_of_the_readme_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/mine/final").mkdir(parents=True)
+    (tmp_path / "runs/warm/final").mkdir(parents=True)
     config = {"rlhf_type": "grpo", "model": "smollm2-135m", "dataset": "countdown", "reward_funcs": ["format"]}
     (tmp_path / "runs/mine/config.json").write_text(json.dumps(config))
     covey = [words[1:] for words in shell_commands() if words[0] == "covey"]
@@ -257,7 +258,7 @@ def test_make_targets_and_files_of_the_readme_exist() -> None:
 
 
 def test_flags_of_the_readme_exist() -> None:
-    known = {line.name for line in FLAGS} | {"config", "rlhf_type"} | set(ALIASES) | fixed_flags().keys()
+    known = {line.name for line in FLAGS} | {"config", "rlhf_type", "preset"} | set(ALIASES) | fixed_flags().keys()
     own = {"tiny", "help"}  # of minimal_grpo.py, of every command
     assert not set(re.findall(r"--([a-z]\w+)", README)) - known - own
 
