@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from covey.config import (
     LOSS_OPTION_HELP,
+    BenchConfig,
     ChatConfig,
     DPOConfig,
     EvalRunConfig,
@@ -66,6 +67,7 @@ COMMANDS: dict[str, type[Composition]] = {
     "sample": SampleConfig,
     "score": ScoreConfig,
     "recipe": RecipeConfig,
+    "bench": BenchConfig,
 }
 
 RLHF_TYPES: dict[str, str] = {
@@ -107,6 +109,7 @@ REQUIRED: dict[str, dict[str, str]] = {
     },
     "score": {"file": "--file rows.jsonl (rows with completion, nums or numbers, target)"},
     "recipe": {},
+    "bench": {"model": "--model runs/warm/final, the model that every contender starts from"},
 }
 
 FLAGS: tuple[Flag, ...] = (
@@ -271,6 +274,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("eval_num_prompts", "held-out prompts per evaluation", "prompts"),
     Flag("eval_num_samples", "completions per held-out prompt", "completions"),
     Flag("json", "print the result as one JSON object on standard output"),
+    # bench
+    Flag("seconds", "training time per contender; default: as the bench says", "seconds"),
+    Flag("rounds", "turns in which the contenders use it; default: as the bench says"),
     # sample, score
     Flag("prompt", "user messages, one per prompt"),
     Flag("num_samples", "completions per prompt", "completions"),
@@ -442,7 +448,6 @@ OTHER_RLHF_TYPES: dict[str, str] = {
 
 LATER_COMMANDS: dict[str, str] = {
     "check-reward": "Part 3",
-    "bench": "Part 4",
     "plan": "Part 5 (--dry_run true prints the batch arithmetic now)",
     "replay": "Part 5",
     "rollout": "Part 6",

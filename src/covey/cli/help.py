@@ -18,6 +18,7 @@ SUMMARIES: dict[str, str] = {
     "sample": "completions of given prompts",
     "chat": "talk to a model",
     "score": "rewards of given completions, without a model",
+    "bench": "contenders for the same time on this machine: covey bench grpo-vs-ppo, grpo-vs-dpo, or a file",
     "models": "models list; models fetch NAME",
 }
 
@@ -32,6 +33,7 @@ EXAMPLES: dict[str, str] = {
     "eval": "covey eval --model runs/my_run/final --dataset countdown --json",
     "sample": 'covey sample --model runs/my_run/final --prompt "24 from 8, 6, 2" --num_samples 4',
     "chat": "covey chat --model runs/my_run/final",
+    "bench": "covey bench grpo-vs-ppo --model runs/warm/final --seconds 480",
     "score": "covey score --task countdown --file rows.jsonl",
 }
 

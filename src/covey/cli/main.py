@@ -18,6 +18,7 @@ from covey.cli.model_names import EMBEDDED_MODELS, HUB_OWNERS
 from covey.cli.notes import default_differences, resolved_config
 from covey.cli.parse import Parsed, parse, rlhf_command, split_flags
 from covey.config import (
+    BenchConfig,
     ChatConfig,
     DPOConfig,
     EvalRunConfig,
@@ -67,6 +68,8 @@ def _dispatch(words: list[str]) -> None:
         _models(rest)
     elif command == "recipe":
         _recipe(rest)
+    elif command == "bench":
+        _bench(rest)
     else:
         parsed = parse(command, rest)
         _announce(parsed)
@@ -150,6 +153,15 @@ def _recipe(words: list[str]) -> None:
     from covey import build
 
     build.run_recipe(words[0], cast(RecipeConfig, parsed.config).recipe)
+
+
+def _bench(words: list[str]) -> None:
+    if not words or words[0].startswith("--"):
+        raise UserError("covey bench needs a name or a file: covey bench grpo-vs-ppo --model runs/warm/final")
+    parsed = parse("bench", words[1:])
+    from covey import build
+
+    build.run_bench(words[0], cast(BenchConfig, parsed.config).bench)
 
 
 def _models(words: list[str]) -> None:

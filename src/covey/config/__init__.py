@@ -19,7 +19,14 @@ from covey.config.algo import (
     PreferenceConfig,
 )
 from covey.config.base import Composition, changed_options
-from covey.config.command_options import ChatOptions, EvalRunOptions, RecipeOptions, SampleOptions, ScoreOptions
+from covey.config.command_options import (
+    BenchOptions,
+    ChatOptions,
+    EvalRunOptions,
+    RecipeOptions,
+    SampleOptions,
+    ScoreOptions,
+)
 from covey.config.loss_options import LOSS_OPTION_HELP, LossConfig
 from covey.config.presets import expand
 from covey.config.rules import refuse_unread, uses_countdown_generator
@@ -45,6 +52,8 @@ __all__ = [
     "LOSS_OPTION_HELP",
     "AlgoConfig",
     "BatchConfig",
+    "BenchConfig",
+    "BenchOptions",
     "ChatConfig",
     "ChatOptions",
     "ContrastConfig",
@@ -282,3 +291,10 @@ class RecipeConfig(Composition):
     """``covey recipe``."""
 
     recipe: RecipeOptions = field(default=RecipeOptions())
+
+
+@dataclass(frozen=True)
+class BenchConfig(Composition):
+    """``covey bench``."""
+
+    bench: BenchOptions = field(default=BenchOptions())

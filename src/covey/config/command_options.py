@@ -62,3 +62,20 @@ class RecipeOptions(Section):
     seed: int | None = None
     resume_from_checkpoint: str | None = None
     dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class BenchOptions(Section):
+    """``covey bench``: the start model of all contenders; None keeps what the bench says."""
+
+    model: str = ""
+    seconds: float | None = None
+    rounds: int | None = None
+    eval_num_prompts: int = 256
+    output_dir: str | None = None
+    seed: int = 42
+
+    def check(self) -> None:
+        require(self.seconds is None or self.seconds > 0, "seconds", self.seconds, "above 0")
+        require(self.rounds is None or self.rounds >= 1, "rounds", self.rounds, "at least 1")
+        require(self.eval_num_prompts >= 1, "eval_num_prompts", self.eval_num_prompts, "at least 1")

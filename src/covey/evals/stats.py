@@ -1,8 +1,9 @@
-"""Interval of a measured rate."""
+"""Intervals of a measured rate and of the difference of two."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -23,3 +24,18 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return low, high
+
+
+def paired_difference(a: Sequence[bool], b: Sequence[bool], z: float = 1.96) -> tuple[float, float, float]:
+    """Mean of a - b over the same prompts, with the ends of its interval (normal approximation; ``z`` 1.96: 95%).
+
+    Prompts that both get right or both get wrong carry no information, so the interval is narrower than that of two
+    separate rates. Raises ValueError on unequal or empty lists.
+    """
+    if len(a) != len(b) or not a:
+        raise ValueError(f"need two lists of the same prompts, got {len(a)} and {len(b)}")
+    gaps = [int(x) - int(y) for x, y in zip(a, b, strict=True)]
+    mean = sum(gaps) / len(gaps)
+    variance = sum((gap - mean) ** 2 for gap in gaps) / max(1, len(gaps) - 1)
+    half = z * math.sqrt(variance / len(gaps))
+    return mean, mean - half, mean + half
