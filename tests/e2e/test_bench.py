@@ -41,7 +41,7 @@ def test_contenders_take_turns_for_the_same_time(covey: Run, tiny: Path) -> None
     grpo, ppo = report["contenders"]
     for row in (grpo, ppo):
         assert row["steps"] >= 2 and row["n"] == 8 and row["peak_memory_gb"] > 0.1 and row["tokens_per_s"] > 0
-        assert row["seconds"] == pytest.approx(1.5, abs=1.0)
+        assert row["seconds"] == pytest.approx(1.0, abs=1.0)
         assert row["accuracy_interval"][0] <= row["accuracy"] <= row["accuracy_interval"][1]
     assert ppo["difference_to_first"]["mean"] == ppo["accuracy"] - grpo["accuracy"]
     assert (
@@ -55,12 +55,8 @@ def test_contenders_take_turns_for_the_same_time(covey: Run, tiny: Path) -> None
 def test_the_benches_that_come_with_covey(name: str, tmp_path: Path) -> None:
     bench = read_bench(name, BenchOptions(model="m", output_dir=str(tmp_path)))
     first, second = bench.contenders
-    assert (
-        first.name == "GRPO"
-        and turns(bench.contenders, 1) == (first, second)
-        and turns(bench.contenders, 2) == (second, first)
-    )
-    assert bench.seconds == 480 and bench.evaluation["max_completion_length"] == 224
+    assert first.name == "GRPO" and bench.seconds == 480 and bench.evaluation["max_completion_length"] == 224
+    assert turns(bench.contenders, 1) == (first, second) and turns(bench.contenders, 2) == (second, first)
 
 
 @pytest.mark.parametrize(
