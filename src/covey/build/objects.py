@@ -145,7 +145,7 @@ def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
             f"--loss_type {algo.loss_type} acts on how far the policy has moved since the rollout, and each rollout"
             " serves one optimizer step here; take several with --steps_per_generation or --num_iterations"
         )
-    numbers = config.loss.describe(algo.loss_type)
+    numbers = config.loss.params_of(algo.loss_type).describe()
     lines = [
         f"objective       {algo.loss_type}{f' ({numbers})' if numbers else ''}, {algo.aggregation};"
         f" advantages {config.describe_advantages()}; {_kl_text(algo)}"

@@ -14,7 +14,7 @@ from covey.algo.kl import KL_ESTIMATORS
 from covey.algo.losses import LOSSES
 from covey.algo.weights import AGGREGATIONS
 from covey.config.base import Section
-from covey.config.values import show, without_none
+from covey.config.values import without_none
 from covey.errors import UserError
 
 
@@ -33,12 +33,6 @@ class LossSection(Section):
             return spec.with_options({k: v for k, v in self.given().items() if k in spec.option_names()})
         except ValueError as error:
             raise UserError(f"--{error} (--loss_type {loss_type})") from error
-
-    def describe(self, loss_type: str) -> str:
-        """``epsilon 0.2, epsilon_high 0.28``: what the loss computes with."""
-        params = self.params_of(loss_type)
-        values = {f.name: getattr(params, f.name) for f in fields(params)}
-        return ", ".join(f"{name} {'by default' if value is None else show(value)}" for name, value in values.items())
 
 
 def losses_with(option: str) -> list[str]:

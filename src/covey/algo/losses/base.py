@@ -40,8 +40,8 @@ class LossInputs:
 
 
 PolicyLoss = Callable[[LossInputs], tuple["Tensor", Metrics]]
-Params = TypeVar("Params")
-Params_contra = TypeVar("Params_contra", contravariant=True)
+Params = TypeVar("Params", bound="LossParams")
+Params_contra = TypeVar("Params_contra", bound="LossParams", contravariant=True)
 
 
 class LossFunction(Protocol[Params_contra]):
@@ -62,6 +62,17 @@ def option(default: Any, help: str, *, required: str | None = None) -> Any:
     ``required``: no value is right for everybody; the default must be None, and the text says what to give.
     """
     return field(default=default, metadata={"help": help, "required": required})
+
+
+class LossParams:
+    """What params dataclasses share."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """``epsilon 0.2, epsilon_high 0.2``: what the loss computes with, for the start of a run."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def ratio_metrics(ratio: Tensor, mask: Tensor) -> Metrics:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CispoParams:
+class CispoParams(LossParams):
     """The cap. Raises ValueError unless it is above 1: one below scales every token, on-policy ones too, by itself."""
 
     epsilon_high: float | None = option(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from covey.algo.losses.base import LossInputs, clip_metrics, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, option, ratio_metrics
 from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
@@ -38,7 +38,7 @@ DEFAULT_RANGE: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ClipParams:
+class ClipParams(LossParams):
     """Clip range of the ratio. Raises ValueError on a range that makes no sense."""
 
     epsilon: float | None = option(
@@ -60,6 +60,10 @@ class ClipParams:
             raise ValueError(f"epsilon_high must be positive, got {self.epsilon_high}")
         if self.delta is not None and not self.delta > self.upper:
             raise ValueError(f"delta must be larger than 1 + epsilon_high = {self.upper:g}, got {self.delta}")
+
+    def describe(self) -> str:
+        bound = "" if self.delta is None else f", at most {self.delta:g} for negative advantages"
+        return f"{self.importance_sampling_level} ratio within {self.lower:g} to {self.upper:g}{bound}"
 
     @property
     def lower(self) -> float:

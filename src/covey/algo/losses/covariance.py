@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
 from covey.algo.losses.clipped import ClipParams, clipped_policy_loss
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
@@ -43,6 +43,11 @@ class ClipCovParams(ClipParams):
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(f"clip_cov_lb must be below clip_cov_ub = {self.clip_cov_ub:g}, got {self.clip_cov_lb:g}")
 
+    def describe(self) -> str:
+        clip = super(ClipCovParams, self).describe()
+        band = f"{self.clip_cov_lb:g} to {self.clip_cov_ub:g}"
+        return f"{clip}, no gradient on {self.clip_cov_ratio:g} of the tokens, of covariance {band}"
+
 
 def clip_cov_marks(inputs: LossInputs, params: ClipCovParams, *, seed: int) -> Tensor:
     """[N] bool. Tokens that the clip has already taken are no candidates."""
@@ -62,7 +67,7 @@ def clip_cov_loss(inputs: LossInputs, params: ClipCovParams) -> tuple[Tensor, Me
 
 
 @dataclass(frozen=True, slots=True)
-class KLCovParams:
+class KLCovParams(LossParams):
     """Which tokens are held back, and how strongly."""
 
     kl_cov_ratio: float = option(2e-3, "kl_cov: share of the tokens of a step that are held back")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, clip_metrics, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, option, ratio_metrics
 from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
@@ -23,7 +23,7 @@ RATIO_CAP = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class DppoParams:
+class DppoParams(LossParams):
     """Bounds on the change of a token's probability."""
 
     epsilon: float = option(0.2, "dppo: a token's probability may fall by this much")

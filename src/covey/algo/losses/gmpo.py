@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class GmpoParams:
+class GmpoParams(LossParams):
     """The clip range in log space."""
 
     epsilon: float = option(0.4, "gmpo: log-ratios are clipped at +-epsilon")

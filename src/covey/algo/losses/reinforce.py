@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs
+from covey.algo.losses.base import LossInputs, LossParams
 from covey.algo.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ReinforceParams:
+class ReinforceParams(LossParams):
     """Nothing to set."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
 from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SapoParams:
+class SapoParams(LossParams):
     """Temperatures of the gate; higher decays faster."""
 
     tau_pos: float = option(1.0, "sapo: temperature of the gate for positive advantages")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
 
@@ -21,7 +21,7 @@ MAX_LOG_RATIO = 50.0  # beyond it phi is 0 in float64; keeps exp() finite
 
 
 @dataclass(frozen=True, slots=True)
-class VespoParams:
+class VespoParams(LossParams):
     """Shape of the weight."""
 
     vespo_k_pos: float = option(2.0, "vespo: power of the sequence ratio for advantages of 0 or more")
