@@ -17,6 +17,7 @@ from covey.algo.losses.covariance import (
 )
 from covey.algo.losses.dppo import DppoParams, dppo_loss
 from covey.algo.losses.gmpo import GmpoParams, gmpo_loss
+from covey.algo.losses.luspo import LuspoParams, luspo_loss
 from covey.algo.losses.reinforce import ReinforceParams, reinforce_loss
 from covey.algo.losses.sapo import SapoParams, sapo_loss
 from covey.algo.losses.vespo import VespoParams, vespo_loss
@@ -33,6 +34,7 @@ LOSSES: dict[str, LossSpec[Any]] = {
     "gspo": LossSpec(
         clipped_policy_loss, ClipParams(importance_sampling_level="sequence"), aggregation="seq-mean-token-mean"
     ),
+    "luspo": LossSpec(luspo_loss, LuspoParams(), aggregation="seq-mean-token-mean"),
     "cispo": LossSpec(cispo_loss, CispoParams(), aggregation="token-mean"),
     "sapo": LossSpec(sapo_loss, SapoParams(), aggregation="seq-mean-token-mean"),
     "gmpo": LossSpec(gmpo_loss, GmpoParams(), aggregation="seq-mean-token-mean"),

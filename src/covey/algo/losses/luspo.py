@@ -1,0 +1,42 @@
+"""LUSPO (arXiv 2602.05261): GSPO's clipped sequence ratio, times the length of the row.
+
+    loss of a row = -|y| * min(s * A, clip(s, 1 - epsilon, 1 + epsilon_high) * A),   s = exp(mean_t log r_t)
+
+The mean over a row makes a token of a long completion count less than one of a short; the length takes that back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, option, ratio_metrics
+from covey.algo.metrics import Metrics
+from covey.algo.ratio import log_ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LuspoParams(LossParams):
+    """The clip range of the sequence ratio."""
+
+    epsilon: float = option(2e-3, "luspo: the sequence ratio is clipped below at 1 - epsilon")
+    epsilon_high: float = option(2.5e-3, "luspo: and above at 1 + epsilon_high")
+
+    def __post_init__(self) -> None:
+        for name, value in (("epsilon", self.epsilon), ("epsilon_high", self.epsilon_high)):
+            if not 0 < value < 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {value}")
+
+
+def luspo_loss(inputs: LossInputs, params: LuspoParams) -> tuple[Tensor, Metrics]:
+    """Token terms [N], to be minimised; every token of a row carries the value of the row."""
+    ratio = inputs.row_mean(log_ratio(inputs.logp, inputs.old_logp)).exp()
+    lower, upper = 1 - params.epsilon, 1 + params.epsilon_high
+    advantages = inputs.row_sum(inputs.mask) * inputs.advantages
+    loss = -(ratio * advantages).minimum(ratio.clamp(lower, upper) * advantages)
+    low = (inputs.advantages < 0) & (ratio < lower)
+    high = (inputs.advantages > 0) & (ratio > upper)
+    return loss, clip_metrics(low, high, inputs.mask) | ratio_metrics(ratio, inputs.mask)
