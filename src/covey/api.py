@@ -29,12 +29,37 @@ def train_grpo(
     ``f(prompts, completions, **columns) -> list``. ``options`` are the command line's flags by name, checked the same
     way: ``num_generations=8, learning_rate=1e-6, beta=0.0, output_dir="runs/mine"``; UserError on a wrong one.
     """
+    return _train_on_rewards("grpo", model, dataset, rewards, val_dataset, options)
+
+
+def train_ppo(
+    *,
+    model: str,
+    dataset: Rows,
+    rewards: Sequence[str | Reward],
+    val_dataset: Rows | None = None,
+    **options: Any,
+) -> Outcome:
+    """Train ``model`` with PPO, a critic beside the policy. Arguments as ``train_grpo``."""
+    return _train_on_rewards("ppo", model, dataset, rewards, val_dataset, options)
+
+
+def _train_on_rewards(
+    kind: str,
+    model: str,
+    dataset: Rows,
+    rewards: Sequence[str | Reward],
+    val_dataset: Rows | None,
+    options: dict[str, Any],
+) -> Outcome:
     from covey.build.data import reward_names
-    from covey.build.grpo import run_grpo
-    from covey.config import GRPOConfig
+    from covey.build.trainings import TRAINERS
+    from covey.config import GRPOConfig, PPOConfig
 
     if "reward_funcs" in options:
-        raise UserError("train_grpo takes its rewards as rewards=[...], names and functions alike, not as reward_funcs")
+        raise UserError(
+            f"train_{kind} takes its rewards as rewards=[...], names and functions alike, not as reward_funcs"
+        )
     values = {
         "model": model,
         "reward_funcs": reward_names(rewards),
@@ -42,20 +67,10 @@ def train_grpo(
         **_named(val_dataset, "val_dataset"),
         **options,
     }
-    outcome = run_grpo(
-        GRPOConfig.from_dict(values), rows=_given(dataset), val_rows=_given(val_dataset), rewards=list(rewards)
+    config = (GRPOConfig if kind == "grpo" else PPOConfig).from_dict(values)
+    return _finished(
+        TRAINERS[type(config)](config, rows=_given(dataset), val_rows=_given(val_dataset), rewards=list(rewards))
     )
-    return _finished(outcome)
-
-
-def train_ppo(*, model: str, dataset: Rows, rewards: Sequence[str | Reward], **options: Any) -> Outcome:
-    """Train ``model`` with PPO: a critic beside the policy. Arguments as ``train_grpo``."""
-    from covey.build.data import reward_names
-    from covey.build.ppo import run_ppo
-    from covey.config import PPOConfig
-
-    values = {"model": model, "reward_funcs": reward_names(rewards), **_named(dataset, "dataset"), **options}
-    return _finished(run_ppo(PPOConfig.from_dict(values), rows=_given(dataset), rewards=list(rewards)))
 
 
 def train_dpo(*, model: str, dataset: Rows, **options: Any) -> Outcome:

@@ -47,10 +47,16 @@ def test_the_run_folder(covey: Run, ppo: Run, tiny: Path, lines_of: Run, weights
 def test_critic_warm_up_trains_the_critic_only(
     covey: Run, ppo: Run, tiny: Path, lines_of: Run, weights_of: Run, same_weights: Run
 ) -> None:
-    assert covey(*ppo(critic_warmup=2, max_steps=2)).code == 0
+    assert covey(*ppo(critic_warmup=2, warmup_steps=1, save_steps=2, lr_scheduler_type="constant")).code == 0
     records = lines_of("run/metrics.jsonl")
-    assert all(record["update_skipped"] == 1 and record["value/grad_norm"] > 0 for record in records)
-    assert same_weights(weights_of(tiny), weights_of("run/final"))
+    assert all(record["value/grad_norm"] > 0 and record["value/update_skipped"] == 0 for record in records)
+    for record in records[:2]:  # no policy update, so no value for it
+        assert all(record[name] is None for name in ("loss", "grad_norm", "update_skipped", "lr"))
+    assert same_weights(weights_of(tiny), weights_of("run/checkpoint-2"))
+    assert records[2]["update_skipped"] == 0 and not same_weights(weights_of(tiny), weights_of("run/final"))
+    assert records[2]["lr"] == pytest.approx(1e-3)  # the policy's own warm-up starts with its first step
+    ended = covey(*ppo(critic_warmup=3, output_dir="other"))
+    assert ended.code == 2 and "the policy would never be trained" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -92,4 +98,7 @@ def test_a_resumed_run_is_the_same_run(
 def test_a_checkpoint_of_grpo_is_not_continued_as_ppo(covey: Run, grpo: Run, ppo: Run) -> None:
     assert covey(*grpo(max_steps=1)).code == 0
     ended = covey(*ppo(max_steps=2, resume_from_checkpoint="latest"))
-    assert ended.code == 2 and "it has no 'critic'" in ended.err
+    assert ended.code == 2 and "is a checkpoint of grpo, and this is a run of ppo" in ended.err
+    assert covey(*ppo(max_steps=1, output_dir="other")).code == 0
+    ended = covey(*grpo(max_steps=2, output_dir="other", resume_from_checkpoint="latest"))
+    assert ended.code == 2 and "is a checkpoint of ppo, and this is a run of grpo" in ended.err

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from covey.algo.advantages import ADVANTAGE_ESTIMATORS, group_advantages, zero_std_groups
+from covey.algo.advantages import ADVANTAGE_ESTIMATORS, gdpo_advantages, group_advantages, zero_std_groups
 
 NAN = float("nan")
 SCALES = ["group", "batch", "none"]
@@ -120,3 +120,23 @@ def test_wrong_arguments_are_refused() -> None:
         group_advantages(rewards, groups[:1], "grpo", "group")
     with pytest.raises(ValueError, match="floating point"):
         group_advantages(groups, groups, "grpo", "group")
+
+
+def test_divisors_that_make_no_sense_are_refused_and_not_used() -> None:
+    """A negative group mean would turn the signs of maxrl round; success rates lie between 0 and 1."""
+    groups = torch.tensor([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="one is negative"):
+        group_advantages(torch.tensor([0.0, -1.0, 1.0, 0.0]), groups, "maxrl")
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        group_advantages(torch.tensor([2.0, 1.0, 1.0, 0.0]), groups, "bnpo_paper")
+    alone = group_advantages(torch.tensor([1.0, 0.0, float("nan"), float("nan")]), groups, "bnpo_paper")
+    assert alone.tolist() == [0.5, -0.5, 0.0, 0.0]  # one group: nothing to fit, no division
+
+
+def test_rows_that_nobody_scored_are_no_part_of_gdpos_batch() -> None:
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    weights, groups = torch.tensor([1.0, 0.5], dtype=torch.float64), torch.tensor([0, 0, 1, 1])
+    plain = gdpo_advantages(rewards, weights, groups)
+    unscored = torch.cat([rewards, torch.full((2, 2), float("nan"), dtype=torch.float64)])
+    more = gdpo_advantages(unscored, weights, torch.tensor([0, 0, 1, 1, 1, 2]))
+    assert torch.allclose(more[:4], plain) and more[4:].tolist() == [0.0, 0.0]

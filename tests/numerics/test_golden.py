@@ -531,13 +531,13 @@ LEFT_OUT = {
     "copg_loss_all_pairs": "CoPG",
     "grpo2_pairwise_onpolicy": "2-GRPO is --num_generations 2; its gradient is that of grpo",
     "conspo_loss": "ConSPO",
-    "dra_reward": "Part 2's diversity reward",
-    "darling_reward": "Part 2's diversity reward",
+    "dra_reward": "DRA divides by the similarity; followed is DARLING's form: tests/unit/test_shaping_rewards.py",
+    "darling_reward": "tests/unit/test_shaping_rewards.py",
     **dict.fromkeys(
         ["nonzero_gradient_prob", "knapsack_allocation", "reinforce_ada_global_stats"], "curricula: Part 3"
     ),
     "dynamic_sampling_filter": "Part 3",
-    "dapo_overlong_reward": "tests/unit/test_rewards.py",
+    "dapo_overlong_reward": "tests/unit/test_shaping_rewards.py",
     **dict.fromkeys(["kl_controller_ziegler", "kl_controller_article_rule"], "Part 3"),
     "router_replay_gates": "Part 7",
 }

@@ -208,6 +208,11 @@ def test_missing_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         ("--advantage_estimator maxrl --scale_rewards group", ["has a divisor of its own"]),
         ("--preset gsop", ["--preset gsop is not known", "did you mean gspo?"]),
         ("--contrastive_coef 0.1 --per_device_train_batch_size 12 --num_generations 8", ["whole groups"]),
+        ("--loss_type dr_grpo --advantage_estimator maxrl", ["without a divisor", "they don't go together"]),
+        ("--advantage_estimator reinforce_plus_plus --scale_rewards group", ["no group baseline", "use batch or none"]),
+        ("--loss_type gspo --importance_sampling_level token", ["is defined by one ratio per sequence", "it is grpo"]),
+        ("--loss_type gmpo --advantage_estimator reinforce_plus_plus --beta 0.1", ["advantage of its own"]),
+        ("--soft_cache_length 100", ["is read only with --reward_funcs ... soft_overlong"]),
         ("--dynamic_sample true", ["Part 3"]),
         ("--truncation_strategy left", ["must be one of raise, delete"]),
     ],
@@ -217,14 +222,26 @@ def test_refused_flags(capsys: pytest.CaptureFixture[str], words: str, parts: li
     assert all(part in message for part in parts), message
 
 
+PPO = "rlhf --rlhf_type ppo --model a/b --dataset countdown --reward_funcs format accuracy "
+
+
 @pytest.mark.parametrize(
     ("line", "parts"),
     [
         ("rlhf --model a/b", ["--rlhf_type grpo"]),
         ("rlhf --rlhf_type ppo", ["covey rlhf --rlhf_type ppo needs --model, --dataset, --reward_funcs"]),
+        (PPO + "--loss_type gmpo", ["advantage of its own", "sequence_token"]),
+        (PPO + "--off_policy_sequence_mask_delta 0.5", ["by the sign of their advantage"]),
+        (PPO + "diversity", ["--num_generations must be at least 2"]),
+        (PPO + "soft_overlong", ["needs --soft_cache_length"]),
+        (
+            PPO + "soft_overlong --soft_max_length 1000 --soft_cache_length 100",
+            ["starts after 900 tokens", "--max_completion_length 512"],
+        ),
+        (PPO + "--lam 0.9 --lam_value 1 --length_adaptive_alpha 0.05", ["is not read with both"]),
         ("rlhf --rlhf_type kto", ["kto is not in this version", "has grpo, ppo, dpo, rm"]),
         ("rlhf --rlhf_type dpo --num_generations 8", ["--num_generations is not read by covey rlhf --rlhf_type dpo"]),
-        ("rlhf --rlhf_type ppo --preset dapo", ["unknown flag --preset"]),
+        ("rlhf --rlhf_type ppo --preset dapo", ["presets are the objectives of GRPO's family"]),
         ("rlhf --rlhf_type grop", ["grop is not known", "this version has grpo, ppo, dpo, rm"]),
         ("rlhf --rlhf_type grpo", ["needs --model, --dataset, --reward_funcs", "add --dataset countdown"]),
         ("rlhf oops", ["unexpected word 'oops'"]),

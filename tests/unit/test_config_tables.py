@@ -16,12 +16,15 @@ from covey.cli.flags import flag
 from covey.cli.model_names import EMBEDDED_MODELS
 from covey.config import AlgoConfig, ContrastConfig, GRPOConfig, LossConfig, MismatchConfig
 from covey.config.algo import FIXED_SCALES
-from covey.config.base import Section, field_types, options
+from covey.config.base import Section, default_values, field_types, options
 from covey.config.presets import PRESETS, expand
 from covey.config.sections import DEFAULT_PAIR_WEIGHTS
 from covey.config.values import without_none
+from covey.errors import UserError
 from covey.models.embedded import EMBEDDED
 from covey.rewards import DEFAULT_WEIGHTS
+
+DEFAULTS = default_values(GRPOConfig)
 
 
 def choices(name: str, section: type[Section] = AlgoConfig) -> set[Any]:
@@ -56,18 +59,24 @@ def test_every_preset_is_a_valid_config_that_reads_all_it_sets(name: str) -> Non
     config = GRPOConfig.from_dict({"preset": name})
     values = config.to_dict()
     assert {key: values[key] for key in PRESETS[name].options} == dict(PRESETS[name].options)
-    assert config.loss.params_of(config.algo.loss_type) is not None
     assert GRPOConfig.from_dict(values) == config
 
 
 def test_what_is_given_beside_a_preset_wins() -> None:
-    assert expand({"preset": "gspo", "epsilon": 0.1, "seed": 1}) == {
+    assert expand({"preset": "gspo", "epsilon": 0.1, "seed": 1}, DEFAULTS) == {
         "loss_type": "gspo",
         "epsilon": 0.1,
         "epsilon_high": 4e-4,
         "beta": 0.0,
         "seed": 1,
     }
+
+
+def test_what_nothing_reads_beside_the_given_options_is_left_out_of_a_preset() -> None:
+    assert "kl_estimator" not in expand({"preset": "grpo", "beta": 0.0}, DEFAULTS)
+    assert GRPOConfig.from_dict({"preset": "rloo", "beta": 0}).algo.beta == 0
+    with pytest.raises(UserError, match="--preset gspo is --loss_type gspo, and --loss_type grpo is given"):
+        GRPOConfig.from_dict({"preset": "gspo", "loss_type": "grpo"})
 
 
 def test_what_stands_twice_for_the_layers_sake_agrees() -> None:

@@ -15,6 +15,7 @@ from covey.errors import UserError
 from covey.models.embedder import SentenceEmbedder
 from covey.rewards import RewardContext, build_reward_set
 from covey.rewards.diversity import diversity, mean_distances
+from covey.rewards.functions import GroupReward
 from covey.rewards.overlong import soft_overlong_punishment
 from covey.tasks import get_task
 from covey.types import Completion, Prompt
@@ -39,6 +40,12 @@ def test_soft_overlong_punishment() -> None:
     lengths, options = golden["options"]["lengths"], golden["options"]
     found = [soft_overlong_punishment(n, options["L_max"], options["L_cache"]) for n in lengths]
     assert found == pytest.approx(golden["expected"]["vals"])
+
+
+def test_a_group_reward_gives_one_score_per_completion() -> None:
+    short = GroupReward("short", lambda prompt, own: [1.0])
+    with pytest.raises(UserError, match="'short' returned 1 scores for the 2 completions of p"):
+        build_reward_set([short]).score([PROMPT] * 2, completions("ab"))
 
 
 def test_soft_overlong_counts_tokens() -> None:
@@ -69,25 +76,31 @@ def test_wrong_but_different_is_not_paid() -> None:
 
 
 def test_a_bonus_of_the_whole_group_cancels_in_the_advantage() -> None:
-    """The pitfall: the group's mean diversity, added to every completion of the group, changes no advantage."""
-    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
-    groups = torch.tensor([0, 0, 0, 1, 1, 1])
-    bonus = torch.tensor([0.7, 0.1], dtype=torch.float64)[groups]
+    """The pitfall: the mean distance within a group, added to all of its completions, changes no advantage.
+
+    The reward of this version differs between the completions of a group, so it does.
+    """
+    vectors = {"a": [1.0, 0.0], "b": [1.0, 0.0], "c": [0.0, 1.0], "d": [0.6, 0.8]}
+    correct = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}
+    own = diversity(lambda prompt, completion: correct[completion.text], lambda texts: [vectors[t] for t in texts])
+    bonus = torch.tensor([float(str(v)) for v in own([PROMPT] * 4, completions("abcd"))], dtype=torch.float64)
+    rewards = torch.tensor(list(correct.values()), dtype=torch.float64)
+    group = torch.zeros(4).long()
     for estimator in ("grpo", "rloo", "opo"):
-        plain = group_advantages(rewards, groups, estimator, lens=torch.ones(6))
-        assert torch.allclose(group_advantages(rewards + bonus, groups, estimator, lens=torch.ones(6)), plain)
-    own = torch.tensor([0.2, 0.0, 0.0, 0.4, 0.1, 0.0], dtype=torch.float64)  # per completion, on the correct ones
-    assert not torch.allclose(
-        group_advantages(rewards + own, groups, "grpo"), group_advantages(rewards, groups, "grpo")
-    )
+        lens = torch.ones(4)
+        plain = group_advantages(rewards, group, estimator, lens=lens)
+        assert torch.allclose(group_advantages(rewards + bonus.mean(), group, estimator, lens=lens), plain)
+        with_own = group_advantages(rewards + bonus, group, estimator, lens=lens)
+        assert with_own[2] > with_own[0] == with_own[1] > with_own[3]  # the different one of the correct gains most
 
 
 def test_prompts_are_told_apart() -> None:
     other = Prompt("q", PROMPT.messages, PROMPT.columns)
-    reward = diversity(lambda prompt, completion: 1.0, lambda texts: [[1.0, 0.0]] * len(texts))
+    vectors = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 0.0]}
+    reward = diversity(lambda prompt, completion: 1.0, lambda texts: [vectors[text] for text in texts])
     rewards = build_reward_set([lambda prompt, completion: 1.0, reward])
     scored = rewards.score([PROMPT, PROMPT, other], completions("abc")).scored
-    assert [item.rewards["diversity"] for item in scored] == [0.0, 0.0, 0.0]
+    assert [item.rewards["diversity"] for item in scored] == [1.0, 1.0, 0.0]  # c is alone with its prompt
     assert rewards.names == ("lambda", "diversity")
 
 

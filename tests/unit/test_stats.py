@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from covey.evals.stats import wilson_interval
+from covey.evals.stats import paired_difference, wilson_interval
 
 
 def test_eight_of_ten() -> None:
@@ -28,3 +30,12 @@ def test_nothing_measured_is_nothing_known() -> None:
 def test_impossible_counts_are_refused(successes: int, n: int) -> None:
     with pytest.raises(ValueError, match="successes"):
         wilson_interval(successes, n)
+
+
+def test_paired_differences_by_hand() -> None:
+    """Of four prompts a wins two and loses none: mean 0.5, sample variance 1/3, half width 1.96 * sqrt(1/12)."""
+    mean, low, high = paired_difference([True, True, True, False], [True, False, False, False])
+    assert mean == 0.5 and high - mean == pytest.approx(1.96 * math.sqrt(1 / 12)) == pytest.approx(mean - low)
+    assert paired_difference([True, False], [True, False]) == (0, 0, 0)
+    with pytest.raises(ValueError, match="got 1 and 2"):
+        paired_difference([True], [True, False])

@@ -163,7 +163,12 @@ def one(stats: GroupStats, eps: float) -> Tensor:
 
 
 def group_mean(stats: GroupStats, eps: float) -> Tensor:
-    """[R]: the mean of the group, for rewards of 0 and 1 (MaxRL): rare successes count most. Its eps is 1e-6."""
+    """[R]: the mean of the group, for rewards of 0 and 1 (MaxRL): rare successes count most. Its eps is 1e-6.
+
+    ValueError on a negative mean, which would turn the sign of every advantage round.
+    """
+    if bool((stats.mean < 0).any()):
+        raise ValueError("advantage estimator 'maxrl' divides by the mean reward of a group, and one is negative")
     return stats.mean[stats.group_of_row] + 1e-6
 
 
@@ -174,10 +179,10 @@ def beta_density(stats: GroupStats, eps: float) -> Tensor:
     has alpha = 1 + a/3, beta = 1 + b/3, each at least 1; 1 and 1 is no division, 3/2 and 3/2 is that by the std.
     """
     rates = stats.mean[stats.count > 0]
+    if bool(((rates < 0) | (rates > 1)).any()):
+        raise ValueError("advantage estimator 'bnpo_paper' takes success rates: rewards must lie between 0 and 1")
     if rates.numel() < 2:
-        raise ValueError(
-            "advantage estimator 'bnpo_paper' fits a distribution over groups: it needs at least two groups"
-        )
+        return stats.rewards.new_ones(())  # nothing to fit a distribution to
     mean, variance = rates.mean(), rates.var()
     common = (mean * (1 - mean) / variance - 1) if variance > 0 else mean.new_zeros(())
     alpha = 1 + (mean * common).clamp(min=0) / 3
@@ -207,13 +212,16 @@ def gdpo_advantages(rewards: Tensor, weights: Tensor, group_of_row: Tensor, eps:
     """[R]: GDPO (arXiv 2601.05242): normalise each reward inside its group, then add up, then normalise over the batch.
 
     ``rewards`` [R, F] of F reward functions (NaN: not scored), ``weights`` [F]. Summing first lets different reward
-    combinations with one sum collapse into one advantage.
+    combinations with one sum collapse into one advantage. Rows that no function scored are left out and get 0.
     """
     total = rewards.new_zeros(rewards.shape[0]).double()
+    used = rewards.isfinite().any(1)
     for column, weight in zip(rewards.T, weights, strict=True):
         total += weight.double() * group_advantages(column, group_of_row, "grpo", "group", eps).double()
-    spread = total.std() if total.numel() > 1 else total.new_zeros(())
-    return ((total - total.mean()) / (spread + eps)).to(rewards.dtype)
+    kept = total[used]
+    if kept.numel() < 2:
+        return rewards.new_zeros(rewards.shape[0])
+    return ((total - kept.mean()) / (kept.std() + eps)).masked_fill(~used, 0.0).to(rewards.dtype)
 
 
 def whiten(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Corrections for an engine whose log-probs differ from the trainer's (other kernels, precision, or older weights).
 
 ``log_w = old_logp - rollout_logp`` per token, both of the sampling policy, the first by the trainer. Every correction
-is a factor on the advantages, fixed before the first forward pass: the policy losses here are all of degree 1 in A, so
+is a factor on the advantages, fixed before the first forward pass: the policy losses here are of degree 1 in A, so
 this multiplies the policy term and leaves the KL term alone (as TRL; ms-swift multiplies both).
 
 | mode                | factor                                   | source                                       |

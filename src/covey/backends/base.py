@@ -42,8 +42,13 @@ class TrainBackend(Protocol):
         """One optimizer step over all micro-batches."""
         ...
 
-    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> tuple[Tensor, Tensor]:
-        """log pi and entropy, [N] each over all micro-batches, without gradient; of the policy or the reference."""
+    def logprobs(
+        self, micros: Sequence[TokenBatch], *, reference: bool = False, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """log pi and, if asked for, entropy, [N] each over all micro-batches, without gradient.
+
+        Of the policy, or of the frozen reference.
+        """
         ...
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

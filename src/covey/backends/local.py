@@ -43,18 +43,23 @@ class LocalBackend:
         return self._masters.update(micros, share, lr)
 
     @torch.no_grad()
-    def logprobs(self, micros: Sequence[TokenBatch], *, reference: bool = False) -> tuple[Tensor, Tensor]:
+    def logprobs(
+        self, micros: Sequence[TokenBatch], *, reference: bool = False, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         model = self._reference if reference else self._model
         if model is None:
             raise RuntimeError("reference log-probs asked for, but no reference model was loaded (beta is 0)")
         parts = [
             model.completion_logprobs(
-                micro.to(self._masters.device), self._temperature, chunk_size=self._chunk_size, with_entropy=True
+                micro.to(self._masters.device),
+                self._temperature,
+                chunk_size=self._chunk_size,
+                with_entropy=with_entropy,
             )
             for micro in micros
         ]
         entropies = [entropy for _, entropy in parts if entropy is not None]
-        return torch.cat([logp for logp, _ in parts]).cpu(), torch.cat(entropies).cpu()
+        return torch.cat([logp for logp, _ in parts]).cpu(), torch.cat(entropies).cpu() if with_entropy else None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._model.hf_state()

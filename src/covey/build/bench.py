@@ -13,70 +13,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from covey.build.bench_plan import Bench, Contender, read_bench, turns
 from covey.build.bench_report import machine, markdown, memory_rows
 from covey.build.objects import say
-from covey.config import BenchOptions, DPOConfig, EvalRunConfig, GRPOConfig, PPOConfig
-from covey.config.base import Composition, options
+from covey.config import BenchConfig, BenchOptions
 from covey.errors import UserError
 from covey.evals.stats import paired_difference
 from covey.runlog.jsonl import write_atomic
 
-BENCHES = Path(__file__).with_name("benches")
-CONTENDERS: dict[str, type[Composition]] = {"grpo": GRPOConfig, "ppo": PPOConfig, "dpo": DPOConfig}
 PROBE_STEPS = 2
 """Steps after which the length of a step is known."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A bench file, checked."""
-
-    name: str
-    model: str
-    folder: Path
-    seconds: float
-    """Training time per contender."""
-    rounds: int
-    eval_num_prompts: int
-    contenders: tuple[Contender, ...]
-    evaluation: Mapping[str, Any]
-
-
-@dataclass
-class Contender:
-    """One side of the comparison, and what it has used so far."""
-
-    name: str
-    kind: str
-    options: dict[str, Any]
-    folder: Path
-    sampling_share: float
-    """Share of its time in which it samples the data it then trains on."""
-    sampling_s: float = 0.0
-    pairs: int = 0
-    peak_gb: float = 0.0
-    steps: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def used(self) -> float:
-        """Seconds of sampling and training."""
-        return self.sampling_s + self.training_s
-
-    @property
-    def training_s(self) -> float:
-        """Seconds of optimizer steps, their rollouts included."""
-        return float(sum(step["time/step_s"] for step in self.steps))
-
-    @property
-    def step_s(self) -> float:
-        """Mean length of a step so far, in seconds."""
-        return self.training_s / len(self.steps)
 
 
 def run_bench(source: str, chosen: BenchOptions) -> dict[str, Any]:
@@ -92,9 +43,13 @@ def run_bench(source: str, chosen: BenchOptions) -> dict[str, Any]:
             say(f"round {number}/{bench.rounds}: {contender.name} {len(contender.steps)} steps, {contender.used:.0f} s")
     results = [summary(bench, contender, start) for contender in bench.contenders]
     against(bench, results)
+    changed = {
+        key: value for key, value in BenchConfig(chosen).to_dict().items() if value != BenchConfig().to_dict()[key]
+    }
+    command = f"covey bench {source} " + " ".join(f"--{key} {value}" for key, value in changed.items())
     report = {
         "bench": bench.name,
-        "command": f"covey bench {source} --model {chosen.model} --seconds {bench.seconds:g} --seed {chosen.seed}",
+        "command": command,
         "machine": machine(),
         "start": start,
         "contenders": results,
@@ -105,58 +60,6 @@ def run_bench(source: str, chosen: BenchOptions) -> dict[str, Any]:
     write_atomic(bench.folder / "result.md", text)
     print(text)
     return report
-
-
-def turns(contenders: tuple[Contender, ...], number: int) -> tuple[Contender, ...]:
-    """Who trains when in round ``number``, from 1: the order turns round, so that nobody always comes first."""
-    return contenders if number % 2 else contenders[::-1]
-
-
-def read_bench(source: str, chosen: BenchOptions) -> Bench:
-    """The bench of a name or file with what the command line changes; UserError on anything wrong with it."""
-    path = BENCHES / f"{source}.yaml"
-    if not path.is_file():
-        path = Path(source)
-    if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in BENCHES.glob("*.yaml")))
-        raise UserError(f"bench {source}: neither one of {known} nor a file")
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or {"options", "contenders", "seconds"} - content.keys():
-        raise UserError(f"bench {path}: needs seconds, options and contenders")
-    folder = Path(chosen.output_dir or f"runs/bench-{path.stem}")
-    shared = {"model": chosen.model, "seed": chosen.seed, **content["options"]}
-    contenders = tuple(_contender(path, name, own, shared, folder) for name, own in content["contenders"].items())
-    known_to_eval = options(EvalRunConfig)
-    evaluation = {key: value for key, value in shared.items() if key in known_to_eval}
-    seconds = chosen.seconds or content["seconds"]
-    rounds = chosen.rounds or content.get("rounds", 3)
-    return Bench(path.stem, chosen.model, folder, seconds, rounds, chosen.eval_num_prompts, contenders, evaluation)
-
-
-def _contender(path: Path, name: str, own: Mapping[str, Any], shared: Mapping[str, Any], folder: Path) -> Contender:
-    kind = own.get("rlhf_type")
-    if kind not in CONTENDERS:
-        raise UserError(f"bench {path}, {name}: rlhf_type must be one of {', '.join(CONTENDERS)}")
-    share = float(own.get("sampling_share", 0.0))
-    values = {**shared, **{k: v for k, v in own.items() if k not in ("rlhf_type", "sampling_share")}}
-    if values.get("lr_scheduler_type") != "constant":
-        raise UserError(f"bench {path}, {name}: lr_scheduler_type must be constant, since a run's length is its time")
-    target = folder / name.lower()
-    if share:
-        GRPOConfig.from_dict(sampling_options(values))  # refuses what is wrong with it
-    known = options(CONTENDERS[kind])
-    training = {key: value for key, value in values.items() if key in known}
-    if share:
-        training["dataset"] = str(target / "pairs.jsonl")
-        training = {key: value for key, value in training.items() if not key.startswith("countdown_")}
-    CONTENDERS[kind].from_dict(training)
-    return Contender(name, kind, values | training, target, share)
-
-
-def sampling_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with which a contender samples its own pairs; loss and KL weight are those of its training."""
-    known = options(GRPOConfig)
-    return {key: value for key, value in values.items() if key in known and key not in ("loss_type", "beta")}
 
 
 def advance(bench: Bench, contender: Contender, target: float) -> None:
@@ -171,16 +74,14 @@ def advance(bench: Bench, contender: Contender, target: float) -> None:
 
 def train(contender: Contender, max_steps: int) -> None:
     """Run or continue the contender up to a step, in a process of its own."""
-    known = options(CONTENDERS[contender.kind])
     run = contender.folder / "run"
-    values = {key: value for key, value in contender.options.items() if key in known}
-    values |= {"rlhf_type": contender.kind, "output_dir": str(run), "max_steps": max_steps, "save_steps": 0}
-    values["save_total_limit"] = None
+    values = {**contender.training, "rlhf_type": contender.kind, "output_dir": str(run), "max_steps": max_steps}
+    values["save_steps"] = 0  # only at the end
     if contender.steps:
         values["resume_from_checkpoint"] = "latest"
-    config = contender.folder / "config.yaml"
     contender.folder.mkdir(parents=True, exist_ok=True)
-    config.write_text(yaml.safe_dump({key: value for key, value in values.items() if value is not None}))
+    config = contender.folder / "config.yaml"
+    config.write_text(yaml.safe_dump(values))
     words = [sys.executable, "-m", "covey.cli.main", "rlhf", "--config", str(config)]
     contender.peak_gb = max(contender.peak_gb, run_process(words, contender.folder / "log.txt"))
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -194,7 +95,7 @@ def sample_pairs(bench: Bench, contender: Contender) -> None:
     """Let the start model answer training prompts, and pair right with wrong answers of the same prompt."""
     contender.folder.mkdir(parents=True, exist_ok=True)
     spec = {
-        "options": sampling_options(contender.options) | {"dataset": bench.evaluation["dataset"]},
+        "options": contender.sampling,
         "seconds": bench.seconds * contender.sampling_share,
         "target": str(contender.folder / "pairs.jsonl"),
         "report": str(contender.folder / "sampling.json"),
@@ -205,6 +106,11 @@ def sample_pairs(bench: Bench, contender: Contender) -> None:
     contender.peak_gb = max(contender.peak_gb, run_process(words, contender.folder / "log.txt"))
     found = json.loads((contender.folder / "sampling.json").read_text())
     contender.sampling_s, contender.pairs = found["seconds"], found["pairs"]
+    if not contender.pairs:
+        raise UserError(
+            f"{contender.name}: none of the prompts of {found['completions']} completions got both a right and a wrong"
+            " answer, so there are no pairs to train on; give it more --seconds, or a start model between 0 and 100%"
+        )
 
 
 def run_process(words: Sequence[str], log: Path) -> float:
@@ -256,7 +162,7 @@ def summary(bench: Bench, contender: Contender, start: Mapping[str, Any]) -> dic
         "peak_memory_gb": round(contender.peak_gb, 2),
         "gain": result["accuracy"] - start["accuracy"],
         **{key: result[key] for key in ("accuracy", "accuracy_interval", "format", "mean_length", "n")},
-        "options": contender.options,
+        "options": contender.training,
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.build.objects import say
+from covey.build.objects import data_seed, say
 from covey.build.policy import load_learner, read_inputs, tokenized
 from covey.config import GRPOConfig
+from covey.evals.accuracy import evaluate
 from covey.models.load import load_tokenizer
 from covey.trainers.credit import is_correct
 from covey.trainers.order import stream_indices
@@ -26,28 +28,28 @@ def sample_pairs(config: GRPOConfig, seconds: float, target: Path) -> dict[str, 
     learner = load_learner(config)
     learner.engine.load_weights(learner.backend.named_weights(), version=0)
     size, count = inputs.plan.prompts_per_generation, config.rollout.num_generations
+    shuffle, order = config.data.dataset_shuffle, data_seed(config.data, config.run)
     rows: list[dict[str, Any]] = []
     began, number = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        indices = stream_indices(len(inputs.prompts), number * size, size, True, config.run.seed)
+        indices = stream_indices(len(inputs.prompts), number * size, size, shuffle, order)
         prompts = [inputs.prompts[i] for i in indices]
-        completions = learner.engine.generate(prompts, count, learner.sampling, seed=(config.run.seed, number))
-        owners = [prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group]
-        scored = inputs.score.score(owners, [c for group in completions for c in group]).scored
-        for k, prompt in enumerate(prompts):
-            pair = right_and_wrong(scored[k * count : (k + 1) * count])
+        seed = (config.run.seed, number)
+        _, groups = evaluate(learner.engine, prompts, count, learner.sampling, inputs.score.score, seed=seed)
+        for group in groups:
+            pair = right_and_wrong(group.members)
             if pair is not None:
                 chosen, rejected = (member.completion.text for member in pair)
-                rows.append({"messages": list(prompt.messages), "chosen": chosen, "rejected": rejected})
+                rows.append({"messages": list(group.prompt.messages), "chosen": chosen, "rejected": rejected})
         number += 1
     spent = time.perf_counter() - began
     target.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return {"seconds": spent, "pairs": len(rows), "completions": number * size * count}
 
 
-def right_and_wrong(members: tuple[Scored, ...] | list[Scored]) -> tuple[Scored, Scored] | None:
+def right_and_wrong(members: Sequence[Scored]) -> tuple[Scored, Scored] | None:
     """The first right and the first wrong finished completion of a group, if it has both."""
-    ended = [member for member in members if member.completion.finish_reason == "stop"]
+    ended = [m for m in members if m.completion.finish_reason == "stop" and m.completion.text.strip()]
     right = next((member for member in ended if is_correct(member)), None)
     wrong = next((member for member in ended if not is_correct(member)), None)
     return None if right is None or wrong is None else (right, wrong)

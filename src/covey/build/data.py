@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
 from covey.errors import UserError
@@ -22,6 +22,7 @@ from covey.tasks.dataset import LoadedPrompts, Row, Table, load_prompts, read_ta
 from covey.tasks.preference import answer_text, split_pair
 from covey.types import Prompt
 
+T = TypeVar("T")
 Rows = str | Sequence[Mapping[str, Any]]
 """A data source: its name, or the rows themselves."""
 
@@ -101,7 +102,10 @@ def reward_names(rewards: Sequence[str | Callable[..., Any]]) -> list[str]:
 
 
 def reward_set(
-    config: RewardConfig, prompts: Sequence[Prompt], rewards: Sequence[str | Callable[..., Any]] | None = None
+    config: RewardConfig,
+    prompts: Sequence[Prompt],
+    max_completion_length: int,
+    rewards: Sequence[str | Callable[..., Any]] | None = None,
 ) -> RewardSet:
     """The rewards of a config, or given functions and names with the config's weights, for these prompts.
 
@@ -109,7 +113,7 @@ def reward_set(
     """
     named = config.reward_funcs if rewards is None else rewards
     judged = [prompt for prompt in prompts if {"nums", "target"} <= prompt.columns.keys()]
-    if {"accuracy", "diversity"} & set(named) and len(judged) < len(prompts):
+    if any(name in named for name in ("accuracy", "diversity")) and len(judged) < len(prompts):
         raise UserError(
             "the rewards 'accuracy' and 'diversity' check Countdown answers, but the rows have no nums and target; name"
             " other rewards with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
@@ -119,7 +123,7 @@ def reward_set(
         plugins |= load_plugin(path)
     context = RewardContext(
         task=get_task("countdown"),
-        soft_max_length=config.soft_max_length,
+        soft_max_length=config.soft_max_length or max_completion_length,
         soft_cache_length=config.soft_cache_length,
         embed=SentenceEmbedder() if "diversity" in named else None,
     )
@@ -139,11 +143,7 @@ def training_texts(
     # written for three numbers: of four, the search would leave one out
     shown = [kinds.of(problem, bounds, rng) if len(problem.nums) == 3 else None for problem in drawn]
     solved = [(problem_to_prompt(pair[0], template_of(data)), pair[1]) for pair in shown if pair is not None]
-    if not solved:
-        raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")
-    if len(solved) < len(drawn):
-        say(f"{len(drawn) - len(solved)} puzzles without a worked solution left out")
-    return solved
+    return said_if_unsolved(solved, len(drawn), say)
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,22 @@ class TextPair:
     rejected: str
 
 
+def wrong_guess(prompt: Prompt, problem: Problem, rng: random.Random) -> str:
+    """A guess that is really wrong: one in forty random expressions reaches the target."""
+    while get_task("countdown").verify(text := guess(problem, rng), prompt.columns):
+        pass
+    return text
+
+
+def said_if_unsolved(solved: list[T], drawn: int, say: Say) -> list[T]:
+    """``solved`` itself; says how many puzzles are missing in it, UserError when all are."""
+    if not solved:
+        raise UserError("no puzzle of this family has a worked solution: it is written for three positive integers")
+    if len(solved) < drawn:
+        say(f"{drawn - len(solved)} puzzles without a worked solution left out")
+    return solved
+
+
 def preference_pairs(
     data: DataConfig, countdown: TrainCountdownConfig, rows: Rows, seed: int, say: Say
 ) -> list[TextPair]:
@@ -162,9 +178,10 @@ def preference_pairs(
     if rows == "countdown":
         rng = random.Random(f"covey-pairs:{seed}")
         drawn = sample_problems(countdown_spec(countdown), "train", countdown.num_puzzles, seed)
-        solved = [(p, worked_solution(p.nums, p.target) if len(p.nums) == 3 else None) for p in drawn]
-        template = template_of(data)
-        return [TextPair(problem_to_prompt(p, template), text, guess(p, rng)) for p, text in solved if text is not None]
+        worked = [(p, worked_solution(p.nums, p.target) if len(p.nums) == 3 else None) for p in drawn]
+        solved = said_if_unsolved([(p, text) for p, text in worked if text is not None], len(drawn), say)
+        made = [(problem_to_prompt(p, template_of(data)), p, text) for p, text in solved]
+        return [TextPair(prompt, text, wrong_guess(prompt, p, rng)) for prompt, p, text in made]
     table = read_rows(rows, seed, "train")
     split: list[Row] = []
     problems: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from covey.build.data import Rows
 from covey.build.objects import advantages_of, objective_of
 from covey.build.policy import Rewards, load_learner, parts_of, prepare, settings_of
-from covey.build.stage import Outcome, restore, training_stage
+from covey.build.stage import Job, Outcome, restore, training_stage
 from covey.config import GRPOConfig
 from covey.models.load import save_model
 from covey.runlog.display import Display
@@ -22,7 +22,7 @@ def run_grpo(
     name: str = "GRPO",
 ) -> Outcome | None:
     """Train; None after a dry run. ``rows``, ``val_rows`` and ``rewards`` replace what the config names."""
-    prepared = prepare(config, rows, val_rows, rewards)
+    prepared = prepare(config, "grpo", rows, val_rows, rewards)
     if prepared is None:
         return None
     inputs, resume = prepared
@@ -30,18 +30,18 @@ def run_grpo(
     states = {"backend": learner.backend}
     start = restore(states, resume)
     learner.engine.load_weights(learner.backend.named_weights(), version=start)
-    settings = GRPOSettings(settings_of(config, inputs.plan), advantages_of(config))
+    settings = GRPOSettings(settings_of(config, inputs.plan), advantages_of(config, inputs.score.weights))
     objective = objective_of(config, inputs.plan, config.contrast)
-    with training_stage(
-        config,
-        config.run,
-        {"rlhf_type": "grpo"},
-        lambda path: save_model(learner.loaded, path),
-        states,
-        inputs.plan.total_steps,
-        resume,
-        display,
-        name,
-    ) as stage:
-        parts = parts_of(config, inputs, learner, objective, stage)
+    job = Job(
+        kind="grpo",
+        name=name,
+        config=config,
+        save=lambda path: save_model(learner.loaded, path),
+        states=states,
+        total_steps=inputs.plan.total_steps,
+        resume=resume,
+        display=display,
+    )
+    with training_stage(job) as stage:
+        parts = parts_of(config, inputs, learner, objective, inputs.plan.total_steps, stage)
         return stage.run(lambda step: grpo_step(parts, settings, step), start)

@@ -12,20 +12,23 @@ from covey.algo.losses import LOSSES
 from covey.algo.objective import Objective
 from covey.backends.masters import AdamWParams, convert_parameters
 from covey.config import (
+    BatchConfig,
     ContrastConfig,
     GRPOConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimConfig,
     PolicyConfig,
+    RunConfig,
     SamplingConfig,
+    TrainDataConfig,
 )
 from covey.errors import UserError
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder
 from covey.models.hf import HFModel
 from covey.models.load import LoadedModel, context_length
-from covey.plan.batch import BatchPlan
+from covey.plan.batch import BatchPlan, SFTPlan, plan_sft
 from covey.rollout.base import Sampling
 from covey.rollout.torch_engine import TorchEngine
 from covey.trainers.credit import AdvantageSettings, Correction, CreditSettings
@@ -114,9 +117,8 @@ def objective_of(config: PolicyConfig, plan: BatchPlan, contrast: ContrastConfig
     )
 
 
-def advantages_of(config: GRPOConfig) -> AdvantageSettings:
-    """How rewards become advantages."""
-    weights = tuple(config.reward.weights().values())
+def advantages_of(config: GRPOConfig, weights: tuple[float, ...]) -> AdvantageSettings:
+    """How rewards of these weights become advantages."""
     return AdvantageSettings(config.algo.advantage_estimator, config.algo.scale, weights)
 
 
@@ -137,14 +139,24 @@ def credit_of(config: PolicyConfig) -> CreditSettings:
     )
 
 
-def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
-    """What is optimised, defaults filled in, and what is probably not meant; UserError where it does nothing."""
-    algo, spec = config.algo, LOSSES[config.algo.loss_type]
-    if spec.on_policy is False and plan.on_policy:
+def check_objective(config: PolicyConfig, plan: BatchPlan) -> None:
+    """Refuse (UserError) an objective that does nothing, or can't, with these batch sizes."""
+    algo = config.algo
+    if LOSSES[algo.loss_type].on_policy is False and plan.on_policy:
         raise UserError(
             f"--loss_type {algo.loss_type} acts on how far the policy has moved since the rollout, and each rollout"
             " serves one optimizer step here; take several with --steps_per_generation or --num_iterations"
         )
+    if isinstance(config, GRPOConfig) and config.algo.scale == "beta" and plan.prompts_per_generation < 2:
+        raise UserError(
+            f"--advantage_estimator {config.algo.advantage_estimator} fits a distribution over the prompts of a"
+            " rollout, which has one prompt here; take more with --steps_per_generation"
+        )
+
+
+def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
+    """What is optimised, defaults filled in, and what is probably not meant."""
+    algo, spec = config.algo, LOSSES[config.algo.loss_type]
     numbers = config.loss.params_of(algo.loss_type).describe()
     lines = [
         f"objective       {algo.loss_type}{f' ({numbers})' if numbers else ''}, {algo.aggregation};"
@@ -156,6 +168,11 @@ def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
             f"warning: --loss_type {algo.loss_type} is exact for one optimizer step per rollout only, and takes"
             f" {plan.steps_per_rollout} here: nothing corrects for the policy's move"
         )
+    if plan.on_policy and config.loss.given():
+        lines.append(
+            f"note: each rollout serves one optimizer step, so the ratio is 1 and {', '.join(config.loss.given())} will"
+            " have no effect: the gradient is the plain policy gradient; take several with --steps_per_generation"
+        )
     return lines
 
 
@@ -164,6 +181,22 @@ def _kl_text(algo: ObjectiveConfig) -> str:
         return "no KL term"
     return (
         f"KL {algo.beta:g} x k1 in the reward" if algo.reward_kl else f"KL {algo.beta:g} x {algo.kl_estimator or 'k3'}"
+    )
+
+
+def data_seed(data: TrainDataConfig, run: RunConfig) -> int:
+    """The seed of generated data and of the order of the rows."""
+    return run.seed if data.data_seed is None else data.data_seed
+
+
+def examples_plan(batch: BatchConfig, run: RunConfig, num_examples: int) -> SFTPlan:
+    """The plan of training on examples or pairs."""
+    return plan_sft(
+        per_device_train_batch_size=batch.per_device_train_batch_size,
+        gradient_accumulation_steps=batch.gradient_accumulation_steps,
+        num_examples=num_examples,
+        max_steps=run.max_steps,
+        num_train_epochs=run.num_train_epochs,
     )
 
 

@@ -14,7 +14,9 @@ from covey.build.data import Rows, heldout_prompts, reward_set, training_prompts
 from covey.build.objects import (
     adamw,
     check_context,
+    check_objective,
     credit_of,
+    data_seed,
     describe_objective,
     device_of,
     dtype_of,
@@ -52,21 +54,22 @@ class Inputs:
 
 
 def prepare(
-    config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, rewards: Rewards | None
+    config: PolicyConfig, kind: str, rows: Rows | None, val_rows: Rows | None, rewards: Rewards | None
 ) -> tuple[Inputs, Resume | None] | None:
     """Read and check everything, say what will be done, find the checkpoint to resume; None after a dry run."""
     inputs = read_inputs(config, rows, val_rows, rewards)
+    check_objective(config, inputs.plan)
     for line in [*inputs.plan.describe(), *describe_objective(config, inputs.plan)]:
         say(line)
     if config.run.dry_run:
         return None
-    resume = open_resume(config.run, config)
+    resume = open_resume(config, kind)
     return tokenized(config, inputs, load_tokenizer(config.model.model)), resume
 
 
 def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, rewards: Rewards | None) -> Inputs:
     """Rewards, prompts and the batch plan; UserError on anything wrong with them."""
-    seed = data_seed(config)
+    seed = data_seed(config.data, config.run)
     source = config.data.dataset if rows is None else rows
     prompts = training_prompts(config.data, config.countdown, source, seed, say)
     held_out: list[Prompt] = []
@@ -75,7 +78,8 @@ def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, 
         held_out = heldout_prompts(
             config.data, config.countdown, val_source, config.eval.eval_num_prompts, config.run.seed, say
         )
-    score = reward_set(config.reward, [*prompts, *held_out], rewards)
+    longest = config.sampling.max_completion_length
+    score = reward_set(config.reward, [*prompts, *held_out], longest, rewards)
     return Inputs(score, prompts, held_out, batch_plan(config, len(prompts)))
 
 
@@ -93,10 +97,6 @@ def batch_plan(config: PolicyConfig, num_prompts: int) -> BatchPlan:
         max_steps=config.run.max_steps,
         num_train_epochs=config.run.num_train_epochs,
     )
-
-
-def data_seed(config: PolicyConfig) -> int:
-    return config.run.seed if config.data.data_seed is None else config.data.data_seed
 
 
 def tokenized(config: PolicyConfig, inputs: Inputs, tokenizer: ChatTokenizer) -> Inputs:
@@ -145,8 +145,10 @@ def load_learner(config: PolicyConfig) -> Learner:
     return Learner(loaded, backend, engine_of(loaded), sampling, dtype, device)
 
 
-def parts_of(config: PolicyConfig, inputs: Inputs, learner: Learner, objective: Objective, stage: Stage) -> PolicyParts:
-    """The objects of a step; also sets up the evaluations during training."""
+def parts_of(
+    config: PolicyConfig, inputs: Inputs, learner: Learner, objective: Objective, steps: int, stage: Stage
+) -> PolicyParts:
+    """The objects of a step, of which the policy takes ``steps``; also sets up the evaluations during training."""
     if inputs.held_out:
         stage.loop.eval_steps = config.eval.eval_steps
         stage.loop.evaluate = lambda step: eval_in_training(config, inputs, learner.engine, stage, step)
@@ -154,7 +156,7 @@ def parts_of(config: PolicyConfig, inputs: Inputs, learner: Learner, objective: 
         rollout=RolloutParts(inputs.prompts, learner.engine, inputs.score.score, learner.sampling, stage.note),
         backend=learner.backend,
         objective=objective,
-        schedule=schedule_of(config.optim, inputs.plan.total_steps),
+        schedule=schedule_of(config.optim, steps),
     )
 
 
@@ -167,7 +169,7 @@ def settings_of(config: PolicyConfig, plan: BatchPlan) -> PolicySettings:
         num_iterations=plan.num_iterations,
         shuffle=config.data.dataset_shuffle,
         seed=config.run.seed,
-        data_seed=data_seed(config),
+        data_seed=data_seed(config.data, config.run),
     )
     return PolicySettings(rollout, credit_of(config), config.algo.aggregation)
 

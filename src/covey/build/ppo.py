@@ -6,8 +6,9 @@ from covey.backends.local import LocalValueBackend
 from covey.build.data import Rows
 from covey.build.objects import adamw, objective_of
 from covey.build.policy import Rewards, load_learner, parts_of, prepare, settings_of
-from covey.build.stage import Outcome, Stateful, restore, training_stage
+from covey.build.stage import Job, Outcome, Stateful, restore, training_stage
 from covey.config import CriticConfig, PPOConfig
+from covey.errors import UserError
 from covey.models.load import load_model, save_model
 from covey.models.value import ValueModel
 from covey.runlog.display import Display
@@ -25,10 +26,16 @@ def run_ppo(
     name: str = "PPO",
 ) -> Outcome | None:
     """Train; None after a dry run. Arguments as ``run_grpo``."""
-    prepared = prepare(config, rows, val_rows, rewards)
+    prepared = prepare(config, "ppo", rows, val_rows, rewards)
     if prepared is None:
         return None
     inputs, resume = prepared
+    policy_steps = inputs.plan.total_steps - config.critic.critic_warmup
+    if policy_steps < 1:
+        raise UserError(
+            f"--critic_warmup {config.critic.critic_warmup}: the run has {inputs.plan.total_steps} steps, so the policy"
+            " would never be trained"
+        )
     learner = load_learner(config)
     # a second backbone in float32, before the first is rounded to the computing precision
     backbone = load_model(config.model.model, learner.device, checkpointing=config.batch.gradient_checkpointing)
@@ -39,19 +46,19 @@ def run_ppo(
     start = restore(states, resume)
     learner.engine.load_weights(learner.backend.named_weights(), version=start)
     settings = PPOSettings(settings_of(config, inputs.plan), critic_settings(config.critic))
-    with training_stage(
-        config,
-        config.run,
-        {"rlhf_type": "ppo"},
-        lambda path: save_model(learner.loaded, path),
-        states,
-        inputs.plan.total_steps,
-        resume,
-        display,
-        name,
-    ) as stage:
+    job = Job(
+        kind="ppo",
+        name=name,
+        config=config,
+        save=lambda path: save_model(learner.loaded, path),
+        states=states,
+        total_steps=inputs.plan.total_steps,
+        resume=resume,
+        display=display,
+    )
+    with training_stage(job) as stage:
         parts = PPOParts(
-            policy=parts_of(config, inputs, learner, objective_of(config, inputs.plan), stage),
+            policy=parts_of(config, inputs, learner, objective_of(config, inputs.plan), policy_steps, stage),
             critic=critic,
             schedule=Schedule("constant", config.critic.critic_lr, 0, inputs.plan.total_steps),
         )

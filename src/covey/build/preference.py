@@ -2,138 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from covey.algo.preference import PreferenceObjective
 from covey.backends.local import LocalBackend, LocalValueBackend
 from covey.build.data import Rows, TextPair, preference_pairs
-from covey.build.objects import adamw, device_of, dtype_of, reference_of, say, schedule_of
+from covey.build.objects import (
+    adamw,
+    data_seed,
+    device_of,
+    dtype_of,
+    examples_plan,
+    reference_of,
+    say,
+    schedule_of,
+)
 from covey.build.sft import end_id, within_limits
-from covey.build.stage import Outcome, open_resume, restore, training_stage
+from covey.build.stage import Job, Outcome, Stateful, open_resume, restore, training_stage
 from covey.config import DPOConfig, RMConfig
-from covey.models.load import load_model, load_tokenizer, save_model, save_value_model
+from covey.models.load import (
+    LoadedModel,
+    check_can_classify,
+    load_model,
+    load_tokenizer,
+    save_model,
+    save_value_model,
+)
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
 from covey.models.value import ValueModel
-from covey.plan.batch import SFTPlan, plan_sft
 from covey.runlog.display import Display
+from covey.trainers.loop import Advance
 from covey.trainers.preference import Pair, PairSettings, dpo_step, rm_step
 from covey.types import StepResult
+
+Config = TypeVar("Config", DPOConfig, RMConfig)
+
+
+@dataclass(frozen=True)
+class PairTrainer:
+    """What differs between the two trainings on pairs."""
+
+    state: Stateful
+    save: Callable[[Path], None]
+    advance: Advance
 
 
 def run_dpo(
     config: DPOConfig, *, rows: Rows | None = None, display: Display | None = None, name: str = "DPO"
 ) -> Outcome | None:
     """Direct preference optimisation; None after a dry run."""
-    pairs = read_pairs(config, rows)
-    if pairs is None:
-        return None
-    resume = open_resume(config.run, config)
-    encoded = encode(pairs, load_tokenizer(config.model.model), config)
-    plan = pair_plan(config, len(encoded))
-    dtype = dtype_of(config.model)
-    loaded = load_model(
-        config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
-    )
-    backend = LocalBackend(
-        loaded.policy, reference_of(loaded, dtype), adamw(config.optim), compute_dtype=dtype, with_entropy=False
-    )
-    states = {"backend": backend}
-    start = restore(states, resume)
-    objective = PreferenceObjective(config.preference.loss_type, config.preference.beta, plan.examples_per_step)
-    settings, schedule = pair_settings(config, plan), schedule_of(config.optim, plan.total_steps)
-    with training_stage(
-        config,
-        config.run,
-        {"rlhf_type": "dpo"},
-        lambda path: save_model(loaded, path),
-        states,
-        plan.total_steps,
-        resume,
-        display,
-        name,
-    ) as stage:
-
-        def advance(step: int) -> Iterator[StepResult]:
-            stage.note(f"update {step + 1}")
-            return dpo_step(backend, encoded, settings, objective, schedule, step)
-
-        return stage.run(advance, start)
+    return run_pairs(config, "dpo", dpo_trainer, rows, display, name)
 
 
 def run_rm(
     config: RMConfig, *, rows: Rows | None = None, display: Display | None = None, name: str = "RM"
 ) -> Outcome | None:
     """A Bradley-Terry reward model, saved as transformers' sequence classification model; None after a dry run."""
-    pairs = read_pairs(config, rows)
-    if pairs is None:
+    if not config.run.dry_run:
+        check_can_classify(config.model.model)
+    return run_pairs(config, "rm", rm_trainer, rows, display, name)
+
+
+def run_pairs(
+    config: Config,
+    kind: str,
+    make: Callable[[Config, LoadedModel, list[Pair], PairSettings, int], PairTrainer],
+    rows: Rows | None,
+    display: Display | None,
+    name: str,
+) -> Outcome | None:
+    """Read and encode the pairs, load the model, train."""
+    source, seed = config.data.dataset if rows is None else rows, data_seed(config.data, config.run)
+    texts = preference_pairs(config.data, config.countdown, source, seed, say)
+    for line in examples_plan(config.batch, config.run, len(texts)).describe("pair"):
+        say(line)
+    if config.run.dry_run:
         return None
-    resume = open_resume(config.run, config)
-    encoded = encode(pairs, load_tokenizer(config.model.model), config)
-    plan = pair_plan(config, len(encoded))
+    resume = open_resume(config, kind)
+    pairs = encode(texts, load_tokenizer(config.model.model), config)
+    plan = examples_plan(config.batch, config.run, len(pairs))  # dropped pairs shorten an epoch
     loaded = load_model(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )
-    model = ValueModel(loaded.policy)
-    backend = LocalValueBackend(model, adamw(config.optim), of_rows=True, compute_dtype=dtype_of(config.model))
-    states = {"backend": backend}
+    settings = PairSettings(plan.examples_per_step, plan.per_device, config.data.dataset_shuffle, seed)
+    trainer = make(config, loaded, pairs, settings, plan.total_steps)
+    states = {"backend": trainer.state}
     start = restore(states, resume)
-    settings, schedule = pair_settings(config, plan), schedule_of(config.optim, plan.total_steps)
-    with training_stage(
-        config,
-        config.run,
-        {"rlhf_type": "rm"},
-        lambda path: save_value_model(model, loaded, path),
-        states,
-        plan.total_steps,
-        resume,
-        display,
-        name,
-    ) as stage:
+    job = Job(
+        kind=kind,
+        name=name,
+        config=config,
+        save=trainer.save,
+        states=states,
+        total_steps=plan.total_steps,
+        resume=resume,
+        display=display,
+    )
+    with training_stage(job) as stage:
 
         def advance(step: int) -> Iterator[StepResult]:
             stage.note(f"update {step + 1}")
-            return rm_step(backend, encoded, settings, schedule, step)
+            return trainer.advance(step)
 
         return stage.run(advance, start)
 
 
-def read_pairs(config: DPOConfig | RMConfig, rows: Rows | None) -> list[TextPair] | None:
-    """The pairs as texts, and what will be done with them; None after a dry run."""
-    source = config.data.dataset if rows is None else rows
-    pairs = preference_pairs(config.data, config.countdown, source, data_seed(config), say)
-    for line in pair_plan(config, len(pairs)).describe("pair"):
-        say(line)
-    return None if config.run.dry_run else pairs
-
-
-def data_seed(config: DPOConfig | RMConfig) -> int:
-    return config.run.seed if config.data.data_seed is None else config.data.data_seed
-
-
-def pair_plan(config: DPOConfig | RMConfig, num_pairs: int) -> SFTPlan:
-    return plan_sft(
-        per_device_train_batch_size=config.batch.per_device_train_batch_size,
-        gradient_accumulation_steps=config.batch.gradient_accumulation_steps,
-        num_examples=num_pairs,
-        max_steps=config.run.max_steps,
-        num_train_epochs=config.run.num_train_epochs,
+def dpo_trainer(
+    config: DPOConfig, loaded: LoadedModel, pairs: list[Pair], settings: PairSettings, total_steps: int
+) -> PairTrainer:
+    """The policy against a frozen copy of itself."""
+    dtype = dtype_of(config.model)
+    backend = LocalBackend(
+        loaded.policy, reference_of(loaded, dtype), adamw(config.optim), compute_dtype=dtype, with_entropy=False
+    )
+    objective = PreferenceObjective(config.preference.loss_type, config.preference.beta, settings.pairs_per_step)
+    schedule = schedule_of(config.optim, total_steps)
+    return PairTrainer(
+        backend,
+        lambda path: save_model(loaded, path),
+        lambda step: dpo_step(backend, pairs, settings, objective, schedule, step),
     )
 
 
-def pair_settings(config: DPOConfig | RMConfig, plan: SFTPlan) -> PairSettings:
-    return PairSettings(plan.examples_per_step, plan.per_device, config.data.dataset_shuffle, data_seed(config))
+def rm_trainer(
+    config: RMConfig, loaded: LoadedModel, pairs: list[Pair], settings: PairSettings, total_steps: int
+) -> PairTrainer:
+    """The policy's backbone with a score head."""
+    model = ValueModel(loaded.policy)
+    backend = LocalValueBackend(model, adamw(config.optim), of_rows=True, compute_dtype=dtype_of(config.model))
+    schedule = schedule_of(config.optim, total_steps)
+    return PairTrainer(
+        backend,
+        lambda path: save_value_model(model, loaded, path),
+        lambda step: rm_step(backend, pairs, settings, schedule, step),
+    )
 
 
 def encode(pairs: list[TextPair], tokenizer: ChatTokenizer, config: DPOConfig | RMConfig) -> list[Pair]:
     """Ids of prompt and both completions; each completion ends with the tokenizer's end token."""
     end = end_id(tokenizer, config.model.model)
-    encoded: list[tuple[str, Pair]] = []
+    encoded: list[Pair] = []
     for pair in pairs:
         prompt = tokenize_prompt(tokenizer, pair.prompt, None, "raise")
         assert prompt is not None  # only a limit drops prompts
         both = [(*tokenizer.encode_text(text), end) for text in (pair.chosen, pair.rejected)]
-        encoded.append((pair.prompt.id, Pair(prompt.token_ids, both[0], both[1])))
-    longest = [len(p.prompt_ids) + max(len(p.chosen_ids), len(p.rejected_ids)) for _, p in encoded]
-    names = [name for name, _ in encoded]
+        encoded.append(Pair(prompt.token_ids, both[0], both[1]))
+    longest = [len(p.prompt_ids) + max(len(p.chosen_ids), len(p.rejected_ids)) for p in encoded]
+    names = [pair.prompt.id for pair in pairs]
     kept = within_limits(names, longest, config.data, config.model.model, "prompt and longer completion together")
-    return [encoded[i][1] for i in kept]
+    return [encoded[i] for i in kept]

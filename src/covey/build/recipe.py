@@ -12,13 +12,10 @@ from typing import Any
 
 from covey.build.baseline import evaluate_random_expressions
 from covey.build.evaluate import eval_model, print_table
-from covey.build.grpo import run_grpo
 from covey.build.objects import say
-from covey.build.ppo import run_ppo
-from covey.build.preference import run_dpo
-from covey.build.recipe_plan import RecipeStage, check_stage, plan_stages, read_recipe
-from covey.build.sft import run_sft
-from covey.config import DPOConfig, EvalRunConfig, GRPOConfig, PPOConfig, RecipeOptions, SFTConfig
+from covey.build.recipe_plan import KINDS, RecipeStage, check_stage, plan_stages, read_recipe
+from covey.build.trainings import TRAINERS
+from covey.config import EvalRunConfig, RecipeOptions
 from covey.config.base import Composition
 from covey.errors import UserError
 from covey.runlog.display import Display, make_display
@@ -109,14 +106,7 @@ def run_stage(stage: RecipeStage, model: str | None, display: Display) -> dict[s
 
 
 def _train(stage: RecipeStage, values: Mapping[str, Any], display: Display) -> dict[str, Any]:
-    if stage.kind == "sft":
-        outcome = run_sft(SFTConfig.from_dict(values), display=display, name=stage.name)
-    elif stage.kind == "grpo":
-        outcome = run_grpo(GRPOConfig.from_dict(values), display=display, name=stage.name)
-    elif stage.kind == "ppo":
-        outcome = run_ppo(PPOConfig.from_dict(values), display=display, name=stage.name)
-    else:
-        outcome = run_dpo(DPOConfig.from_dict(values), display=display, name=stage.name)
+    outcome = TRAINERS[KINDS[stage.kind]](KINDS[stage.kind].from_dict(values), display=display, name=stage.name)
     if outcome is None:
         raise UserError(f"stage {stage.name}: dry_run belongs on the command line, not in a recipe")
     return {"model_dir": str(outcome.model_dir), "steps": outcome.steps}
@@ -143,8 +133,8 @@ def finish(path: str, output_dir: Path, stages: list[RecipeStage], results: list
         "seconds": {f"{i}-{r['kind']}": r["seconds"] for i, r in enumerate(results, start=1)},
         "peak_memory_gb": max(r["peak_memory_gb"] for r in results),
     }
-    # a branch that only trains longer by imitation is there for comparison: the result is what GRPO made
-    results_of_job = [pair for pair in trained if pair[0].kind == "grpo"] or trained
+    # a branch that only trains longer by imitation is there for comparison: the result is what the others made
+    results_of_job = [pair for pair in trained if pair[0].kind != "sft"] or trained
     if results_of_job:
         summary["model_dir"] = results_of_job[-1][1]["model_dir"]
     write_atomic(output_dir / "summary.json", json.dumps(summary, indent=2) + "\n")

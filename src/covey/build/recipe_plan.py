@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.build.data import heldout_prompts, preference_pairs, reward_set, training_texts
-from covey.build.objects import describe_objective, say
+from covey.build.objects import check_objective, data_seed, describe_objective, examples_plan, say
 from covey.build.policy import read_inputs
-from covey.build.preference import data_seed, pair_plan
-from covey.build.sft import sft_plan
 from covey.config import DPOConfig, EvalRunConfig, GRPOConfig, PolicyConfig, PPOConfig, SFTConfig
 from covey.config.base import Composition, options
 from covey.errors import UserError
@@ -60,19 +58,27 @@ class RecipeStage:
         return self.folder / "done.json"
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The recipe file; UserError when it is missing or not of the form above."""
+def read_yaml(kind: str, path: Path) -> dict[str, Any]:
+    """A YAML file with a mapping at its top; UserError naming the file when it is not."""
     import yaml
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise UserError(f"recipe {path}: not a text file") from error
+        raise UserError(f"{kind} {path}: not a text file") from error
     except OSError as error:
-        raise UserError(f"recipe {path}: cannot be read ({error.strerror or error})") from error
+        raise UserError(f"{kind} {path}: cannot be read ({error.strerror or error})") from error
     except yaml.YAMLError as error:
-        raise UserError(f"recipe {path}: not valid YAML ({error})") from error
-    if not isinstance(content, dict) or not content.get("stages") or not content.get("output_dir"):
+        raise UserError(f"{kind} {path}: not valid YAML ({error})") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{kind} {path}: must hold option: value lines, found {type(content).__name__}")
+    return content
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The recipe file; UserError when it is missing or not of the form above."""
+    content = read_yaml("recipe", path)
+    if not content.get("stages") or not content.get("output_dir"):
         raise UserError(f"recipe {path}: needs output_dir and a list of stages")
     forms = {"output_dir": (str, "a folder"), "seed": (int, "a whole number")}
     forms |= {"options": (dict, "lines of option: value"), "stages": (list, "a list")}
@@ -147,20 +153,22 @@ def check_stage(path: str, stage: RecipeStage) -> list[str]:
     try:
         if isinstance(config, PolicyConfig):
             plan = read_inputs(config, None, None, None).plan
+            check_objective(config, plan)
             return [*plan.describe(), *describe_objective(config, plan)]
         if isinstance(config, DPOConfig):
-            found = preference_pairs(config.data, config.countdown, config.data.dataset, data_seed(config), say)
-            return pair_plan(config, len(found)).describe("pair")
+            seed = data_seed(config.data, config.run)
+            found = preference_pairs(config.data, config.countdown, config.data.dataset, seed, say)
+            return examples_plan(config.batch, config.run, len(found)).describe("pair")
         if isinstance(config, SFTConfig):
-            seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
+            seed = data_seed(config.data, config.run)
             pairs = training_texts(config.data, config.countdown, config.data.dataset, seed, say)
-            return sft_plan(config, len(pairs)).describe("example")
+            return examples_plan(config.batch, config.run, len(pairs)).describe("example")
         assert isinstance(config, EvalRunConfig)
         if stage.kind == "random_baseline" and config.data.dataset != "countdown":
             raise UserError("a random expression answers generated puzzles only: dataset must be countdown")
         count, rows = config.eval.eval_num_prompts, config.data.dataset
         prompts = heldout_prompts(config.data, config.countdown, rows, count, config.eval.seed, say)
-        reward_set(config.reward, prompts)
+        reward_set(config.reward, prompts, config.sampling.max_completion_length)
     except UserError as error:
         raise UserError(f"recipe {path}, stage {stage.name} ({stage.kind}): {error}") from error
     return [f"{len(prompts)} prompts x {config.eval.eval_num_samples}"]

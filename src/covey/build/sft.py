@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from covey.backends.local import LocalBackend
 from covey.build.data import Rows, training_texts
-from covey.build.objects import adamw, device_of, dtype_of, say, schedule_of
-from covey.build.stage import Outcome, open_resume, restore, training_stage
+from covey.build.objects import adamw, data_seed, device_of, dtype_of, examples_plan, say, schedule_of
+from covey.build.stage import Job, Outcome, open_resume, restore, training_stage
 from covey.config import DataConfig, SFTConfig
 from covey.errors import UserError
 from covey.models.load import context_length, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
-from covey.plan.batch import SFTPlan, plan_sft
 from covey.runlog.display import Display
 from covey.trainers.sft import Example, SFTSettings, sft_step
 from covey.types import Prompt, StepResult
@@ -22,16 +21,16 @@ def run_sft(
     config: SFTConfig, *, rows: Rows | None = None, display: Display | None = None, name: str = "SFT"
 ) -> Outcome | None:
     """Train on the completions of ``rows`` (or of the config's dataset); None after a dry run."""
-    seed = config.run.seed if config.data.data_seed is None else config.data.data_seed
+    seed = data_seed(config.data, config.run)
     pairs = training_texts(config.data, config.countdown, config.data.dataset if rows is None else rows, seed, say)
-    plan = sft_plan(config, len(pairs))
+    plan = examples_plan(config.batch, config.run, len(pairs))
     for line in plan.describe("example"):
         say(line)
     if config.run.dry_run:
         return None
-    resume = open_resume(config.run, config)
+    resume = open_resume(config, "sft")
     examples = encode(pairs, load_tokenizer(config.model.model), config)
-    plan = sft_plan(config, len(examples))  # dropped examples shorten an epoch
+    plan = examples_plan(config.batch, config.run, len(examples))  # dropped examples shorten an epoch
     loaded = load_model(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )
@@ -47,33 +46,23 @@ def run_sft(
         data_seed=seed,
     )
     schedule = schedule_of(config.optim, plan.total_steps)
-    with training_stage(
-        config,
-        config.run,
-        {},
-        lambda path: save_model(loaded, path),
-        states,
-        plan.total_steps,
-        resume,
-        display,
-        name,
-    ) as stage:
+    job = Job(
+        kind="sft",
+        name=name,
+        config=config,
+        save=lambda path: save_model(loaded, path),
+        states=states,
+        total_steps=plan.total_steps,
+        resume=resume,
+        display=display,
+    )
+    with training_stage(job) as stage:
 
         def advance(step: int) -> Iterator[StepResult]:
             stage.note(f"update {step + 1}")
             return sft_step(backend, examples, settings, schedule, step)
 
         return stage.run(advance, start)
-
-
-def sft_plan(config: SFTConfig, num_examples: int) -> SFTPlan:
-    return plan_sft(
-        per_device_train_batch_size=config.batch.per_device_train_batch_size,
-        gradient_accumulation_steps=config.batch.gradient_accumulation_steps,
-        num_examples=num_examples,
-        max_steps=config.run.max_steps,
-        num_train_epochs=config.run.num_train_epochs,
-    )
 
 
 def end_id(tokenizer: ChatTokenizer, model: str) -> int:

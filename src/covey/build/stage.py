@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from covey.build.objects import say
 from covey.config import RunConfig
-from covey.config.base import Composition
 from covey.errors import UserError
 from covey.runlog.display import Display, make_display
 from covey.runlog.sinks import make_sinks
@@ -19,6 +18,15 @@ from covey.runlog.writer import RunWriter
 from covey.trainers.checkpoint import Checkpoints, check_complete, find_checkpoint, load_state
 from covey.trainers.loop import Advance, Loop
 from covey.trainers.stop import StopSignal
+
+
+class TrainingConfig(Protocol):
+    """The config of any training."""
+
+    @property
+    def run(self) -> RunConfig: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ FREE_TO_CHANGE = (
 """Options a resumed run may change without anybody asking why."""
 
 
-def check_same_run(saved: Mapping[str, Any], config: Composition) -> None:
+def check_same_run(saved: Mapping[str, Any], config: TrainingConfig) -> None:
     """Compare a checkpoint's options with those of the run that continues it.
 
     Another model is refused (UserError): the KL reference and the tokenizer are those of the start, so a run continues
@@ -96,11 +104,13 @@ def check_same_run(saved: Mapping[str, Any], config: Composition) -> None:
             say(f"note: --{key} is {mine[key]}, the run was started with {saved[key]}")
 
 
-def open_resume(run: RunConfig, config: Composition) -> Resume | None:
+def open_resume(config: TrainingConfig, kind: str) -> Resume | None:
     """The checkpoint named by ``--resume_from_checkpoint``, checked file by file; None for a fresh run.
 
-    Called before a model loads, so it also refuses (UserError) a run folder that a fresh run can not have.
+    Called before a model loads, so it also refuses (UserError) a run folder that a fresh run can not have, and the
+    checkpoint of another ``kind`` of training.
     """
+    run = config.run
     if run.resume_from_checkpoint is None:
         if run.output_dir is not None:
             RunWriter(run.output_dir).close()
@@ -110,6 +120,8 @@ def open_resume(run: RunConfig, config: Composition) -> Resume | None:
     path = find_checkpoint(output_dir_of(run, "run"), run.resume_from_checkpoint)
     check_complete(path)
     state = load_state(path)
+    if state.get("kind") != kind:
+        raise UserError(f"{path} is a checkpoint of {state.get('kind')}, and this is a run of {kind}")
     check_same_run(state["config"], config)
     say(f"resuming from {path} (step {state['step']})")
     return Resume(path, state["step"], state)
@@ -129,8 +141,6 @@ def restore(states: Mapping[str, Stateful], resume: Resume | None) -> int:
         return 0
     try:
         for name, part in states.items():
-            if name not in resume.state:
-                raise ValueError(f"it has no {name!r}: another kind of run wrote it")
             part.load_state_dict(resume.state.pop(name))
     except ValueError as error:
         raise UserError(f"{resume.path}: {error}") from error
@@ -142,40 +152,51 @@ def output_dir_of(run: RunConfig, kind: str) -> Path:
     return Path(run.output_dir or f"runs/{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-@contextmanager
-def training_stage(
-    config: Composition,
-    run: RunConfig,
-    command: dict[str, str],
-    save: Callable[[Path], None],
-    states: Mapping[str, Stateful],
-    total_steps: int,
-    resume: Resume | None,
-    display: Display | None,
-    name: str,
-) -> Iterator[Stage]:
-    """Open run folder, display and sinks, and close them whatever happens.
+@dataclass(frozen=True)
+class Job:
+    """One training, before its folder is opened."""
 
-    ``command`` is the kind of run, ``save`` writes the model into a folder, ``states`` go into every checkpoint.
-    """
-    folder = output_dir_of(run, name.lower())
+    kind: str
+    """grpo, ppo, dpo, rm or sft."""
+    name: str
+    config: TrainingConfig
+    save: Callable[[Path], None]
+    """Writes the model into a folder."""
+    states: Mapping[str, Stateful]
+    """By name, what goes into every checkpoint."""
+    total_steps: int
+    resume: Resume | None
+    display: Display | None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the model."""
+        states = {name: part.state_dict() for name, part in self.states.items()}
+        return {**states, "kind": self.kind, "config": self.config.to_dict()}
+
+
+@contextmanager
+def training_stage(job: Job) -> Iterator[Stage]:
+    """Open run folder, display and sinks, and close them whatever happens."""
+    run = job.config.run
+    folder = output_dir_of(run, job.name.lower())
     with ExitStack() as stack:
-        writer = stack.enter_context(RunWriter(folder, None if resume is None else resume.step))
-        writer.write_config({**command, **config.to_dict()})
+        writer = stack.enter_context(RunWriter(folder, None if job.resume is None else job.resume.step))
+        command = {} if job.kind == "sft" else {"rlhf_type": job.kind}
+        writer.write_config({**command, **job.config.to_dict()})
         sinks = make_sinks([sink for sink in run.report_to if sink != "none"], folder)
         for sink in sinks:
             stack.callback(sink.close)
-        shown = display or stack.enter_context(make_display(logging_steps=run.logging_steps))
+        shown = job.display or stack.enter_context(make_display(logging_steps=run.logging_steps))
         stop = stack.enter_context(StopSignal())
         loop = Loop(
-            name=name,
-            total_steps=total_steps,
+            name=job.name,
+            total_steps=job.total_steps,
             writer=writer,
             display=shown,
-            checkpoints=Checkpoints(folder, save, run.save_total_limit),
-            state=lambda: {name: s.state_dict() for name, s in states.items()} | {"config": config.to_dict()},
+            checkpoints=Checkpoints(folder, job.save, run.save_total_limit),
+            state=job.state,
             logging_steps=run.logging_steps,
             save_steps=run.save_steps,
             sinks=sinks,
         )
-        yield Stage(loop, save, stop)
+        yield Stage(loop, job.save, stop)

@@ -194,13 +194,18 @@ FLAGS: tuple[Flag, ...] = (
         swift=None,
     ),
     Flag("overlong_filter", "leave truncated completions out of the loss", swift=False),
-    Flag("entropy_coef", "weight of an entropy bonus, averaged like the loss (negative: a malus)", swift=0.0),
+    Flag("entropy_coef", "weight of an entropy bonus, averaged like the loss (negative: a malus)"),
     Flag(
         "top_entropy_quantile",
         "train only this share of the tokens, those of highest entropy; costs a forward pass",
         swift=1.0,
     ),
-    Flag("positive_nll_coef", "VAPO: weight of the negative log-likelihood of correct completions"),
+    Flag(
+        "positive_nll_coef",
+        "VAPO: weight of the negative log-likelihood of correct completions (accuracy 1; without that reward: a"
+        " positive total)",
+    ),
+    # without ms-swift's defaults: those of a loss are its own, and the objective line of a run says them
     *(Flag(name, text) for name, text in LOSS_OPTION_HELP.items()),
     # engine against trainer
     Flag(
@@ -241,7 +246,12 @@ FLAGS: tuple[Flag, ...] = (
         swift=None,
     ),
     Flag("external_plugins", "Python files that define reward functions"),
-    Flag("soft_max_length", "soft_overlong: completions of this length get -1", "tokens", None),
+    Flag(
+        "soft_max_length",
+        "soft_overlong: completions of this length get -1; default: --max_completion_length",
+        "tokens",
+        None,
+    ),
     Flag("soft_cache_length", "soft_overlong: the tokens before that over which it falls from 0", "tokens", None),
     # optimizer
     Flag("learning_rate", "peak learning rate", swift=1e-5),
@@ -254,7 +264,12 @@ FLAGS: tuple[Flag, ...] = (
     Flag("adam_epsilon", "AdamW epsilon", swift=1e-8),
     Flag("max_grad_norm", "gradient norm is clipped to this", swift=1.0),
     # batch
-    Flag("per_device_train_batch_size", "micro-batch on one device (rlhf: completions, sft: examples)", "rows", 1),
+    Flag(
+        "per_device_train_batch_size",
+        "micro-batch on one device (grpo, ppo: completions; dpo, rm: pairs; sft: examples)",
+        "rows",
+        1,
+    ),
     Flag("gradient_accumulation_steps", "micro-batches per optimizer step", "micro-batches", 1),
     Flag("gradient_checkpointing", "recompute activations in the backward pass: less memory, more time", swift=True),
     # run
@@ -357,7 +372,12 @@ FIXED: tuple[Fixed, ...] = (
         "resampling groups with equal rewards comes with Part 3",
     ),
     Fixed(("max_resample_times",), (), "", "resampling groups with equal rewards comes with Part 3"),
-    Fixed(("reward_model", "reward_model_plugin"), (), "", "reward models come with Part 3; use --reward_funcs"),
+    Fixed(
+        ("reward_model", "reward_model_plugin"),
+        (),
+        "",
+        "rewards from a reward model come with Part 3; use --reward_funcs",
+    ),
     Fixed(
         ("multi_turn_scheduler", "max_turns", "gym_env", "use_gym_env"),
         (),
@@ -427,24 +447,16 @@ FIXED: tuple[Fixed, ...] = (
         "rows are prepared once, in this process",
         "rows are prepared once, in this process",
     ),
-    Fixed(
-        ("vf_coef", "whiten_rewards", "missing_eos_penalty", "num_mini_batches", "local_rollout_forward_batch_size"),
-        (),
-        "",
-        "the critic has an optimizer of its own (--critic_lr), advantages are whitened (--whiten_advantages), and batch"
-        " sizes are those of GRPO (--steps_per_generation)",
-    ),
+    Fixed(("vf_coef",), (), "", "the critic has an optimizer of its own: --critic_lr"),
+    Fixed(("whiten_rewards",), ("false",), "advantages are whitened instead", "use --whiten_advantages"),
+    Fixed(("missing_eos_penalty",), (), "", "use --overlong_filter, or --reward_funcs soft_overlong"),
+    Fixed(("num_mini_batches",), (), "", "use --steps_per_generation: micro-batches per rollout"),
+    Fixed(("local_rollout_forward_batch_size",), (), "", "use --per_device_train_batch_size"),
     Fixed(("rpo_alpha", "ld_alpha"), (), "", "dpo has the losses sigmoid, sigmoid_norm and ipo, without extra terms"),
 )
 
-OTHER_RLHF_TYPES: dict[str, str] = {
-    "orpo": "is not in this version",
-    "simpo": "is not in this version",
-    "kto": "is not in this version",
-    "cpo": "is not in this version",
-    "gkd": "is not in this version",
-}
-"""ms-swift's other values of ``--rlhf_type``, and why each is refused."""
+OTHER_RLHF_TYPES = ("orpo", "simpo", "kto", "cpo", "gkd")
+"""ms-swift's other values of ``--rlhf_type``."""
 
 LATER_COMMANDS: dict[str, str] = {
     "check-reward": "Part 3",

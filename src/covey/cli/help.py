@@ -63,19 +63,21 @@ def command_help(command: str) -> str:
         lines += [f"      this is the list of {command.split()[-1] if ' ' in command else 'grpo'}; see also {others}"]
     if command == "rlhf":
         lines += [f"  --preset {'|'.join(PRESETS)}", "      the settings of a paper; flags beside it win", ""]
+    # the table knows ms-swift's defaults for GRPO and supervised training
+    compare = command in ("rlhf", "sft")
     for section in section_types(composition):
         keys = [key for key, (owner, _) in options(composition).items() if owner == section]
-        lines += [f"{section}:", *(line for key in keys for line in _flag_lines(composition, key)), ""]
+        lines += [f"{section}:", *(line for key in keys for line in _flag_lines(composition, key, compare)), ""]
     return "\n".join(lines)
 
 
-def _flag_lines(composition: type[Composition], key: str) -> list[str]:
+def _flag_lines(composition: type[Composition], key: str, compare: bool) -> list[str]:
     line = flag(key)
     default = default_values(composition)[key]
     facts = [line.unit] if line.unit else []
     if default not in (None, "", []):
         facts.append(f"default {show(default)}")
-        if not isinstance(line.swift, NotInSwift) and line.swift is not None and line.swift != default:
+        if compare and not isinstance(line.swift, NotInSwift) and line.swift is not None and line.swift != default:
             facts.append(f"ms-swift {show(line.swift)}")
     text = line.help + (f" [{', '.join(facts)}]" if facts else "")
     return [

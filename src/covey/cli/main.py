@@ -20,15 +20,10 @@ from covey.cli.parse import Parsed, parse, rlhf_command, split_flags
 from covey.config import (
     BenchConfig,
     ChatConfig,
-    DPOConfig,
     EvalRunConfig,
-    GRPOConfig,
-    PPOConfig,
     RecipeConfig,
-    RMConfig,
     SampleConfig,
     ScoreConfig,
-    SFTConfig,
 )
 from covey.config.values import near_match
 from covey.errors import UserError
@@ -91,33 +86,12 @@ def _announce(parsed: Parsed) -> None:
         print("Covey's default where ms-swift has another: " + "; ".join(differences), file=sys.stderr)
 
 
-def _rlhf(parsed: Parsed) -> None:
+def _train(parsed: Parsed) -> None:
     from covey import build
 
-    config = parsed.config
-    assert isinstance(config, (GRPOConfig, PPOConfig, DPOConfig, RMConfig))
-    _print_config(config.run.dry_run, parsed)
-    if isinstance(config, GRPOConfig):
-        build.run_grpo(config)
-    elif isinstance(config, PPOConfig):
-        build.run_ppo(config)
-    elif isinstance(config, DPOConfig):
-        build.run_dpo(config)
-    else:
-        build.run_rm(config)
-
-
-def _sft(parsed: Parsed) -> None:
-    from covey import build
-
-    config = cast(SFTConfig, parsed.config)
-    _print_config(config.run.dry_run, parsed)
-    build.run_sft(config)
-
-
-def _print_config(dry_run: bool, parsed: Parsed) -> None:
-    if dry_run:
+    if parsed.config.to_dict()["dry_run"]:
         print("\n".join(resolved_config(parsed.config)))
+    build.TRAINERS[type(parsed.config)](parsed.config)
 
 
 def _eval(parsed: Parsed) -> None:
@@ -186,8 +160,8 @@ def _unknown_command(command: str) -> str:
 
 
 _HANDLERS: dict[str, Callable[[Parsed], None]] = {
-    "rlhf": _rlhf,
-    "sft": _sft,
+    "rlhf": _train,
+    "sft": _train,
     "eval": _eval,
     "chat": _chat,
     "sample": _sample,

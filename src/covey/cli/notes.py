@@ -12,7 +12,7 @@ from covey.config.values import show
 
 
 def default_differences(config: Composition, given: Mapping[str, object]) -> list[str]:
-    """One line per option left at a default that is not ms-swift's; empty for commands ms-swift does not have."""
+    """One line per option left at a default that is not ms-swift's, for GRPO and sft: the table knows theirs."""
     if not isinstance(config, (GRPOConfig, SFTConfig)):
         return []
     values = config.to_dict()

@@ -19,8 +19,9 @@ from covey.cli.flags import (
     fixed_flags,
 )
 from covey.cli.model_names import resolve_model
+from covey.config import GRPOConfig
 from covey.config.base import Composition, option_type, options
-from covey.config.presets import describe, expand
+from covey.config.presets import describe
 from covey.config.rules import refuse_unread
 from covey.config.values import coerce, from_words, near_match, show
 from covey.errors import UserError
@@ -49,16 +50,13 @@ def parse(command: str, words: Sequence[str]) -> Parsed:
         command = rlhf_command(typed.pop("rlhf_type", None), content.pop("rlhf_type", None))
     from_file = _from_file(command, path, content, notes) if path else {}
     from_line = _collect(command, typed, notes, from_words)
-    given = from_file | from_line
+    given = _with_preset(from_file, notes) | _with_preset(from_line, notes)
     _check_required(command, given)
     if "model" in given:
         given["model"], note = resolve_model(str(given["model"]))
         notes += [note] if note else []
     if "system" in given:
         given["system"] = _system_text(given["system"])
-    if "preset" in given:
-        notes += describe_preset(given)
-        given = expand(given)
     config = COMMANDS[command].from_dict(given)
     refuse_unread(config.to_dict(), [key for key in from_line if key != "preset"])
     notes += [
@@ -69,10 +67,13 @@ def parse(command: str, words: Sequence[str]) -> Parsed:
     return Parsed(config, given, tuple(notes))
 
 
-def describe_preset(given: Mapping[str, object]) -> list[str]:
-    """What ``--preset`` sets."""
-    expand(given)  # refuses an unknown one
-    return describe(str(given["preset"]), given)
+def _with_preset(values: dict[str, object], notes: list[str]) -> dict[str, object]:
+    """The values of one source with its preset expanded, so that the command line's preset beats a config file."""
+    if "preset" not in values:
+        return values
+    expanded = GRPOConfig.expanded(values)
+    notes += describe(str(values["preset"]), values, expanded)
+    return expanded
 
 
 def split_flags(command: str, words: Sequence[str]) -> dict[str, list[str]]:
@@ -149,6 +150,8 @@ def _as_words(raw: object) -> list[str]:
 
 
 def _unknown(command: str, name: str) -> str:
+    if name == "preset":
+        return "--preset: presets are the objectives of GRPO's family, for covey rlhf --rlhf_type grpo"
     readers = commands_reading(ALIASES.get(name, name))
     if readers:
         return f"--{name} is not read by covey {command}; it is read by covey {', covey '.join(readers)}"
@@ -165,7 +168,7 @@ def rlhf_command(words: list[str] | None, from_file: object = None) -> str:
         raise UserError("covey rlhf needs --rlhf_type: add --rlhf_type grpo")
     if kind not in RLHF_TYPES:
         known = ", ".join(RLHF_TYPES)
-        why = OTHER_RLHF_TYPES.get(str(kind), "is not known")
+        why = "is not in this version" if kind in OTHER_RLHF_TYPES else "is not known"
         raise UserError(f"--rlhf_type {kind} {why}; this version has {known}")
     return RLHF_TYPES[str(kind)]
 

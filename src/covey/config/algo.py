@@ -49,8 +49,8 @@ class ObjectiveConfig(Section):
 
     @property
     def published_in_reward(self) -> bool:
-        """Where the KL term belongs when nothing is said: for PPO, in the reward."""
-        return True
+        """Where the KL term belongs when nothing is said."""
+        return False
 
     @property
     def reward_kl(self) -> bool:
@@ -62,6 +62,15 @@ class ObjectiveConfig(Section):
     def aggregation(self) -> str:
         """The denominator of the loss: as given, else as the loss was published."""
         return self.loss_agg_mode or LOSSES[self.loss_type].aggregation
+
+
+@dataclass(frozen=True)
+class PPOObjectiveConfig(ObjectiveConfig):
+    """The objective of PPO."""
+
+    @property
+    def published_in_reward(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,17 @@ class AlgoConfig(ObjectiveConfig):
                 f"--scale_rewards {self.scale_rewards}: {self.loss_type} is defined with --scale_rewards {published}:"
                 " dividing by a std brings back the bias it removes; drop the flag, or use --loss_type grpo"
             )
+        estimator = ADVANTAGE_ESTIMATORS[self.advantage_estimator]
+        if published is not None and estimator.scale in FIXED_SCALES:
+            raise UserError(
+                f"--loss_type {self.loss_type} is defined without a divisor, and --advantage_estimator"
+                f" {self.advantage_estimator} is one: they don't go together"
+            )
+        if self.scale_rewards == "group" and not self.group_relative:
+            raise UserError(
+                f"--scale_rewards group: {self.advantage_estimator} has no group baseline, so a group of equal rewards"
+                " would be divided by a std of 0; use batch or none"
+            )
         if self.scale_rewards == "gdpo" and (self.advantage_estimator != "grpo" or self.reward_kl):
             raise UserError(
                 "--scale_rewards gdpo normalises each reward by its group: it goes with --advantage_estimator grpo"
@@ -87,7 +107,6 @@ class AlgoConfig(ObjectiveConfig):
 
     @property
     def published_in_reward(self) -> bool:
-        """As the estimator was published."""
         return ADVANTAGE_ESTIMATORS[self.advantage_estimator].kl_in_reward
 
     @property

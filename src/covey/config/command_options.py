@@ -66,7 +66,7 @@ class RecipeOptions(Section):
 
 @dataclass(frozen=True)
 class BenchOptions(Section):
-    """``covey bench``: the start model of all contenders; None keeps what the bench says."""
+    """``covey bench``: the start model of all contenders; for seconds and rounds None keeps what the bench says."""
 
     model: str = ""
     seconds: float | None = None

@@ -1,4 +1,4 @@
-"""``--preset NAME``: the settings of a paper at once. What is given beside it wins."""
+"""``--preset NAME``: the objective of a paper at once. What is given beside it wins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from covey.config.base import did_you_mean
+from covey.config.rules import is_read
 from covey.config.values import show
 from covey.errors import UserError
 
@@ -103,8 +104,12 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def expand(values: Mapping[str, object]) -> dict[str, object]:
-    """``values`` with a ``preset`` replaced by its options, under what is given beside it. UserError if unknown."""
+def expand(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    """``values`` with a ``preset`` replaced by its options, under what is given beside it.
+
+    Options of the preset that nothing reads beside the given ones are left out (no KL estimator with ``beta`` 0).
+    UserError on an unknown preset, and on another loss beside one.
+    """
     given = dict(values)
     name = given.pop("preset", None)
     if name is None:
@@ -112,13 +117,21 @@ def expand(values: Mapping[str, object]) -> dict[str, object]:
     if name not in PRESETS:
         known = did_you_mean(str(name), PRESETS) or f": known are {', '.join(PRESETS)}"
         raise UserError(f"--preset {name} is not known{known}")
-    return {**PRESETS[str(name)].options, **given}
+    options = PRESETS[str(name)].options
+    if given.get("loss_type", options["loss_type"]) != options["loss_type"]:
+        raise UserError(
+            f"--preset {name} is --loss_type {options['loss_type']}, and --loss_type {given['loss_type']} is given:"
+            " drop one of them"
+        )
+    merged = {**options, **given}
+    full = {**defaults, **merged}
+    return {key: value for key, value in merged.items() if key in given or is_read(full, key)}
 
 
-def describe(name: str, given: Mapping[str, object]) -> list[str]:
+def describe(name: str, given: Mapping[str, object], expanded: Mapping[str, object]) -> list[str]:
     """Lines for the start of a run: what the preset sets, what was given instead, what it can't set."""
     preset = PRESETS[name]
-    kept = {key: value for key, value in preset.options.items() if key not in given}
+    kept = {key: value for key, value in preset.options.items() if key in expanded and key not in given}
     lines = [f"--preset {name} ({preset.source}) sets " + " ".join(f"--{k} {show(v)}" for k, v in kept.items())]
     other = [f"--{key} {show(given[key])}" for key in preset.options if key in given]
     lines += [f"given instead: {' '.join(other)}"] if other else []

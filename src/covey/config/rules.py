@@ -70,7 +70,11 @@ RULES = (
         lambda v: "soft_overlong" in v["reward_funcs"],
         "is read only with --reward_funcs ... soft_overlong",
     ),
-    ReadWhen(("lam",), lambda v: v["length_adaptive_alpha"] is None, "is not read with --length_adaptive_alpha"),
+    ReadWhen(
+        ("lam",),
+        lambda v: v["length_adaptive_alpha"] is None or v["lam_value"] is None,
+        "is not read with both --length_adaptive_alpha and --lam_value",
+    ),
     ReadWhen(("num_train_epochs",), lambda v: v["max_steps"] == -1, "is not read when --max_steps is given: drop one"),
     ReadWhen(
         ("data_seed",),

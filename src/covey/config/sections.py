@@ -149,16 +149,34 @@ class RewardConfig(Section):
         require(cache is None or cache >= 1, "soft_cache_length", cache, "at least 1 token")
         fits = longest is None or longest >= (cache or 1)
         require(fits, "soft_max_length", longest, "at least 1 token, and not below --soft_cache_length")
-        if "soft_overlong" in names and (longest is None or cache is None):
-            raise UserError(
-                "--reward_funcs soft_overlong punishes completions of more than soft_max_length - soft_cache_length"
-                " tokens: give --soft_max_length and --soft_cache_length (DAPO: 20480 and 4096)"
-            )
         require(len(set(names)) == len(names), "reward_funcs", names, "named once each")
         if weights is not None and len(weights) != len(names):
             raise UserError(
                 f"--reward_weights has {len(weights)} values for {len(names)} reward functions"
                 f" ({', '.join(names) or 'none'}): give one weight per function, in the same order"
+            )
+
+    def check_lengths(self, max_completion_length: int) -> None:
+        """Refuse (UserError) soft overlong settings under which no completion could be punished."""
+        if "soft_overlong" not in self.reward_funcs:
+            return
+        if self.soft_cache_length is None:
+            raise UserError(
+                "--reward_funcs soft_overlong needs --soft_cache_length: the tokens before --soft_max_length over which"
+                " the punishment grows (DAPO: a fifth of it)"
+            )
+        longest = self.soft_max_length or max_completion_length
+        if longest - self.soft_cache_length >= max_completion_length:
+            raise UserError(
+                f"--reward_funcs soft_overlong starts after {longest - self.soft_cache_length} tokens, but no"
+                f" completion has more than --max_completion_length {max_completion_length}: lower --soft_max_length"
+            )
+
+    def check_samples(self, per_prompt: int, option: str) -> None:
+        """Refuse (UserError) a reward that compares the completions of a prompt when there is one."""
+        if "diversity" in self.reward_funcs and per_prompt < 2:
+            raise UserError(
+                f"--reward_funcs diversity compares the completions of a prompt: --{option} must be 2 or more"
             )
 
     def weights(self) -> dict[str, float]:

@@ -102,6 +102,18 @@ def save_model(loaded: LoadedModel, folder: Path) -> None:
     loaded.tokenizer.hf.save_pretrained(folder)
 
 
+def check_can_classify(name: str) -> None:
+    """UserError when transformers has no sequence classification model of this architecture to save a score head as."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = _from_pretrained(AutoConfig, resolve(name))
+    if type(config) not in AutoModelForSequenceClassification._model_mapping:
+        raise UserError(
+            f"--model {name}: transformers has no sequence classification model for {config.model_type!r}, so a reward"
+            " model of it could not be saved"
+        )
+
+
 def save_value_model(model: ValueModel, loaded: LoadedModel, folder: Path) -> None:
     """Write a reward model as transformers' sequence classification model with one label.
 

@@ -21,7 +21,7 @@ class ValueModel(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.body = backbone.module  # registers the weights
-        self.head = nn.Linear(backbone.hidden_size, 1, bias=False)
+        self.head = nn.Linear(backbone.hidden_size, 1, bias=False, device=next(self.body.parameters()).device)
         nn.init.zeros_(self.head.weight)
 
     def values(self, batch: TokenBatch) -> Tensor:
@@ -36,7 +36,7 @@ class ValueModel(nn.Module):
         return (states.float() @ self.head.weight.float().t()).squeeze(1)
 
     def trained_parameters(self) -> list[nn.Parameter]:
-        """Backbone and head; the language-model head, which nothing reads, is left out."""
+        """Backbone and head; a decoder's own language-model head, which nothing reads, is left out."""
         unused = self.body.head if isinstance(self.body, Decoder) else None
         skipped = set() if unused is None else {id(p) for p in unused.parameters()}
         return [p for p in self.parameters() if id(p) not in skipped]

@@ -197,7 +197,7 @@ def check_group_size(num_generations: int) -> None:
         raise UserError(
             f"--num_generations {num_generations}: needs at least 2 completions per prompt, because an advantage is"
             " relative to the other completions of the same prompt (8 is usual); only"
-            " --advantage_estimator reinforce_plus_plus does without"
+            " --advantage_estimator reinforce_plus_plus and --rlhf_type ppo do without"
         )
 
 

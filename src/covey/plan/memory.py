@@ -1,8 +1,9 @@
 """How much memory a method needs, computed from the shape of a model: numbers only, nothing is loaded.
 
-Counted as the local backend holds it: bf16 weights that compute, fp32 masters, gradients and both AdamW moments, a bf16
-reference where there is a KL term, and for PPO a critic of the policy's size with masters and moments of its own (its
-gradients and the policy's are not there at once). Activations with gradient checkpointing: the fp32 residual stream at
+Counted as the local backend holds it: bf16 weights that compute, fp32 masters, gradients and both AdamW moments, the
+bf16 gradients of a micro-batch on their way into the fp32 ones, a bf16 reference where there is a KL term, and for PPO
+a critic of the policy's size with masters and moments of its own (its gradients and the policy's are not there at
+once). Activations with gradient checkpointing: the fp32 residual stream at
 every layer, one layer's working set, and a chunk of logits. What an allocator, a framework or fragmentation adds is not
 in it.
 """
@@ -33,6 +34,11 @@ class ModelShape:
     qk_norm: bool = False
     experts: int = 1
     active_experts: int = 1
+
+    @property
+    def head_parameters(self) -> int:
+        """Those of a language-model head of its own; a critic does not train one."""
+        return 0 if self.tied else self.vocab * self.hidden
 
     @property
     def parameters(self) -> int:
@@ -81,12 +87,14 @@ def memory(shape: ModelShape, load: Load, *, reference: bool, critic: bool) -> d
         "gradients": FP32 * p,
         "optimizer": 2 * FP32 * p,
         "reference": BF16 * p if reference else 0,
-        "critic": (BF16 + 3 * FP32) * p if critic else 0,
+        "critic": BF16 * p + 3 * FP32 * (p - shape.head_parameters) if critic else 0,
         "activations": activations(shape, load.micro_rows * load.row_tokens),
         "kv_cache": 2 * BF16 * shape.layers * shape.kv_heads * shape.head_dim * load.rollout_rows * load.row_tokens,
     }
     held = sum(value for name, value in parts.items() if name not in ("gradients", "activations", "kv_cache"))
-    parts["total"] = held + max(parts["gradients"] + parts["activations"], parts["kv_cache"])
+    # the activations of a micro-batch are gone when its last bf16 gradient is there
+    update = parts["gradients"] + max(parts["activations"], BF16 * p)
+    parts["total"] = held + max(update, parts["kv_cache"])
     return parts
 
 

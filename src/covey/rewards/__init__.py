@@ -5,7 +5,8 @@ A reward is one of (recognised by its parameter names, see ``functions.as_reward
 * ``reward(prompt: Prompt, completion: Completion) -> float | None``, called once per completion;
 * ``reward(prompts, completions, **columns) -> list`` as TRL has it, called once per batch; prompts and completions are
   always lists of plain strings, whatever the form of the prompt;
-* a class with ``__call__(self, completions, **columns) -> list`` as ms-swift has it, made without arguments.
+* a class with ``__call__(self, completions, **columns) -> list`` as ms-swift has it, made without arguments;
+* a ``GroupReward``, whose function gets all completions of a prompt at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Diversity among the correct completions of a prompt.
+"""How far a correct completion is from the others of its prompt.
 
     diversity_i = accuracy_i * mean over the others of the group of (1 - cos(e_i, e_j))
 
@@ -27,7 +27,7 @@ def build(context: RewardContext) -> GroupReward:
 
 
 def diversity(correct: SampleReward, embed: Embed) -> GroupReward:
-    """The diversity of the completions that ``correct`` scores, for a reward file of your own."""
+    """The same with another judge: ``mine = diversity(my_check, my_embed)`` in a reward file of your own."""
 
     def score(prompt: Prompt, completions: Sequence[Completion]) -> list[float | None]:
         rewards = [correct(prompt, completion) for completion in completions]

@@ -92,9 +92,13 @@ class GroupReward:
             own = list(rows)
             prompt = prompts[own[0]]
             try:
-                scores = self.function(prompt, [completions[row] for row in own])
+                scores = list(self.function(prompt, [completions[row] for row in own]))
             except Exception as exc:
                 raise _raised(self.name, f"the completions of prompt {prompt.id}", exc) from exc
+            if len(scores) != len(own):
+                raise RewardError(
+                    f"reward {self.name!r} returned {len(scores)} scores for the {len(own)} completions of {prompt.id}."
+                )
             results += scores
         return results
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from covey.errors import UserError
+from covey.rewards.functions import GroupReward
 
 orms: dict[str, Callable[..., Any]] = {}
 """Plugin files written for ms-swift register here: ``orms["my_reward"] = MyClass``."""
@@ -95,7 +96,7 @@ def _is_reward(name: str, value: object, module: ModuleType) -> bool:
     if name.startswith("_") or isinstance(value, type) or not callable(value):
         return False
     # Only what the file defines: an imported helper such as math.sqrt is not one of its rewards.
-    return isinstance(value, functools.partial) or getattr(value, "__module__", None) == module.__name__
+    return isinstance(value, (functools.partial, GroupReward)) or getattr(value, "__module__", None) == module.__name__
 
 
 @contextmanager

@@ -116,8 +116,9 @@ def shown_advantages(batch: TokenBatch, groups: Sequence[Group]) -> list[list[fl
 
 def is_correct(member: Scored) -> bool:
     """By the reward called accuracy, or else by a positive total."""
-    accuracy = member.rewards.get("accuracy")
-    return accuracy == 1 if accuracy is not None else (member.total or 0.0) > 0
+    if "accuracy" in member.rewards:
+        return member.rewards["accuracy"] == 1
+    return (member.total or 0.0) > 0
 
 
 def with_positive_nll(batch: TokenBatch, correct: Tensor, coef: float) -> TokenBatch:

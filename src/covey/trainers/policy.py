@@ -87,7 +87,9 @@ def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings
     if not settings.credit.selects_tokens:
         return rows
     parts.rollout.note("choosing tokens")
-    logp, entropy = parts.backend.logprobs(rows.split(settings.rollout.rows_per_micro_batch))
+    micros = rows.split(settings.rollout.rows_per_micro_batch)
+    logp, entropy = parts.backend.logprobs(micros, with_entropy=True)
+    assert entropy is not None
     seed = settings.rollout.seed + step
     return select_tokens(rows, logp, entropy, settings.credit, parts.objective.on_policy, seed)
 

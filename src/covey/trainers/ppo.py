@@ -80,22 +80,31 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
     trained = [corrected_rows(part, actor, policy) for part in minibatches]
     passes = list(zip(minibatches, trained, strict=True)) * sizes.num_iterations
     for part, (rows, shown) in passes[done:]:
-        actor.rollout.note(f"critic {step + 1}")
+        trains = step >= settings.critic.warmup_steps
+        if trains:
+            rows = chosen_tokens(rows, actor, policy, step)
+        # from here on nothing can be stopped: a checkpoint holds both after the step, or both before it
+        actor.rollout.note(f"update {step + 1}")
         critic_lr = parts.schedule(step + 1)
         objective = ValueObjective(settings.critic.clip)
         critic = parts.critic.update(value_rows(part).split(sizes.rows_per_micro_batch), objective, critic_lr)
-        lr = actor.schedule(step + 1)
-        stats = UpdateStats(0.0, 0.0, applied=False, metrics={})
-        if step >= settings.critic.warmup_steps:
-            rows = chosen_tokens(rows, actor, policy, step)
-            actor.rollout.note(f"update {step + 1}")
+        stats, lr = UpdateStats(0.0, 0.0, applied=False, metrics={}), 0.0
+        if trains:
+            lr = actor.schedule(step + 1 - settings.critic.warmup_steps)
             stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.objective, lr)
         step += 1
         actor.rollout.engine.load_weights(actor.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
         sums = [stats.metrics, shown, critic.metrics]
         metrics = step_metrics(rollout, part, sums, stats, lr, actor.beta(policy), seconds)
-        metrics |= {"value/loss": critic.loss, "value/grad_norm": critic.grad_norm, "value/lr": critic_lr}
+        if not trains:
+            metrics |= dict.fromkeys(("loss", "grad_norm", "update_skipped", "lr"))
+        metrics |= {
+            "value/loss": critic.loss,
+            "value/grad_norm": critic.grad_norm,
+            "value/update_skipped": float(not critic.applied),
+            "value/lr": critic_lr,
+        }
         yield StepResult(step, metrics, rollout.groups, advantages)
         rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
         started = time.perf_counter()

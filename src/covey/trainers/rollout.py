@@ -103,7 +103,8 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
         metrics["accuracy_when_formatted"] = _mean([m.rewards["accuracy"] for m in members if m.rewards["format"] == 1])
     rewards = torch.tensor([math.nan if m.total is None else m.total for m in members], dtype=torch.float64)
     group_of_row = torch.repeat_interleave(torch.tensor([len(g.members) for g in groups]))
-    metrics["frac_reward_zero_std"] = zero_std_groups(rewards, group_of_row).double().mean().item()
+    alone = all(len(group.members) < 2 for group in groups)  # nothing to differ from
+    metrics["frac_reward_zero_std"] = None if alone else zero_std_groups(rewards, group_of_row).double().mean().item()
     metrics["completions/mean_length"] = sum(len(m.completion.token_ids) for m in members) / len(members)
     metrics["completions/clipped_ratio"] = sum(m.completion.finish_reason == "length" for m in members) / len(members)
     return metrics

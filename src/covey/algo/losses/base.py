@@ -69,6 +69,21 @@ class LossParams:
 
     __slots__ = ()
 
+    @property
+    def of_sequences(self) -> bool:
+        """The loss weighs whole completions: one ratio per row."""
+        return False
+
+    @property
+    def one_advantage_per_row(self) -> bool:
+        """All tokens of a row must have the same advantage."""
+        return self.of_sequences
+
+    @property
+    def widest_range(self) -> float:
+        """The larger side of a clip range; 0 without one."""
+        return 0.0
+
     def describe(self) -> str:
         """``epsilon 0.2, epsilon_high 0.2``: what the loss computes with, for the start of a run."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]

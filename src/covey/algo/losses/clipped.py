@@ -66,6 +66,18 @@ class ClipParams(LossParams):
         return f"{self.importance_sampling_level} ratio within {self.lower:g} to {self.upper:g}{bound}"
 
     @property
+    def of_sequences(self) -> bool:
+        return self.importance_sampling_level != "token"
+
+    @property
+    def one_advantage_per_row(self) -> bool:
+        return self.importance_sampling_level == "sequence"
+
+    @property
+    def widest_range(self) -> float:
+        return max(1 - self.lower, self.upper - 1)
+
+    @property
     def lower(self) -> float:
         return 1 - (DEFAULT_RANGE[self.importance_sampling_level][0] if self.epsilon is None else self.epsilon)
 

@@ -28,6 +28,10 @@ class GmpoParams(LossParams):
         if not self.epsilon > 0:
             raise ValueError(f"epsilon must be positive, got {self.epsilon}")
 
+    @property
+    def of_sequences(self) -> bool:
+        return True
+
 
 def gmpo_loss(inputs: LossInputs, params: GmpoParams) -> tuple[Tensor, Metrics]:
     """Token terms [N], to be minimised; every token of a row carries the value of the row.

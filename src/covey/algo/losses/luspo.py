@@ -30,6 +30,14 @@ class LuspoParams(LossParams):
             if not 0 < value < 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {value}")
 
+    @property
+    def of_sequences(self) -> bool:
+        return True
+
+    @property
+    def widest_range(self) -> float:
+        return max(self.epsilon, self.epsilon_high)
+
 
 def luspo_loss(inputs: LossInputs, params: LuspoParams) -> tuple[Tensor, Metrics]:
     """Token terms [N], to be minimised; every token of a row carries the value of the row."""
