@@ -232,7 +232,7 @@ PPO = "rlhf --rlhf_type ppo --model a/b --dataset countdown --reward_funcs forma
         ("rlhf --rlhf_type ppo", ["covey rlhf --rlhf_type ppo needs --model, --dataset, --reward_funcs"]),
         (PPO + "--loss_type gmpo", ["advantage of its own", "sequence_token"]),
         (PPO + "--off_policy_sequence_mask_delta 0.5", ["by the sign of their advantage"]),
-        (PPO + "diversity", ["--num_generations must be at least 2"]),
+        (PPO + "diversity", ["--num_generations must be 2 or more"]),
         (PPO + "soft_overlong", ["needs --soft_cache_length"]),
         (
             PPO + "soft_overlong --soft_max_length 1000 --soft_cache_length 100",
