@@ -139,8 +139,8 @@ def test_the_micro_batch_size_changes_no_weight(trained: Run, weights_of: Run, o
 
 def test_a_ratio_per_sequence_with_a_wide_range_is_warned_of(trained: Run) -> None:
     _, said = trained(loss_type="gspo", epsilon=0.2, loss_agg_mode="token-mean")
-    assert "warning: one ratio per sequence with a clip range of 0.2 and 0.2 clips next to nothing" in said
-    assert "warning: one ratio per sequence with --loss_agg_mode token-mean" in said
+    assert "warning: one ratio per sequence with a clip range of 0.2 clips next to nothing" in said
+    assert "warning: gspo weighs whole completions, but --loss_agg_mode token-mean" in said
 
 
 def test_kl_cov_on_policy_is_refused(covey: Run, grpo: Run, no_weights: Path) -> None:
