@@ -11,10 +11,11 @@ from covey.algo.contrastive import CONTRASTS
 from covey.algo.corrections import CORRECTIONS
 from covey.algo.kl import KL_ESTIMATORS
 from covey.algo.losses import LOSSES
+from covey.algo.preference import PREFERENCES
 from covey.algo.weights import AGGREGATIONS
 from covey.cli.flags import flag
 from covey.cli.model_names import EMBEDDED_MODELS
-from covey.config import AlgoConfig, ContrastConfig, GRPOConfig, LossConfig, MismatchConfig
+from covey.config import AlgoConfig, ContrastConfig, GRPOConfig, LossConfig, MismatchConfig, PreferenceConfig
 from covey.config.algo import FIXED_SCALES
 from covey.config.base import Section, default_values, field_types, options
 from covey.config.presets import PRESETS, expand
@@ -39,6 +40,7 @@ def test_choices_are_the_tables_of_algo() -> None:
     assert choices("scale_rewards") == (set(SCALES) - set(FIXED_SCALES)) | {"gdpo"}
     assert choices("rollout_importance_sampling_mode", MismatchConfig) == set(CORRECTIONS)
     assert choices("contrastive_loss", ContrastConfig) == set(CONTRASTS)
+    assert choices("loss_type", PreferenceConfig) == set(PREFERENCES)
 
 
 def test_every_option_of_a_loss_is_a_flag_with_a_help_text() -> None:

@@ -15,25 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from covey.algo.metrics import Metrics
 from covey.algo.segments import segment_sum
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from covey.algo.metrics import Metrics
-    from covey.tensors import TokenBatch
-
-
-def log_sigmoid(x: Tensor) -> Tensor:
-    """log sigmoid(x), finite for any x."""
-    return x.clamp(max=0) - (-x.abs()).exp().log1p()
+from covey.tensors import TokenBatch
 
 
 def dpo(margin: Tensor, beta: float) -> Tensor:
     """[P]: direct preference optimisation."""
-    return -log_sigmoid(beta * margin)
+    return -logsigmoid(beta * margin)
 
 
 def ipo(margin: Tensor, beta: float) -> Tensor:
@@ -85,7 +78,7 @@ class BradleyTerryObjective:
     def __call__(self, batch: TokenBatch, scores: Tensor) -> tuple[Tensor, Metrics]:
         """``scores`` [R], one per completion, pairs as in PreferenceObjective."""
         chosen, rejected = scores[0::2], scores[1::2]
-        return -log_sigmoid(chosen - rejected).sum() / self.num_pairs, pair_metrics(chosen, rejected)
+        return -logsigmoid(chosen - rejected).sum() / self.num_pairs, pair_metrics(chosen, rejected)
 
 
 def pair_metrics(chosen: Tensor, rejected: Tensor) -> Metrics:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from covey.build.recipe_plan import read_yaml
-from covey.config import BenchOptions, DPOConfig, EvalRunConfig, GRPOConfig, PPOConfig
-from covey.config.base import Composition, options
+from covey.build.recipe_plan import KINDS, read_yaml
+from covey.config import BenchOptions, EvalRunConfig, GRPOConfig
+from covey.config.base import options
 from covey.errors import UserError
 
 BENCHES = Path(__file__).with_name("benches")
-CONTENDERS: dict[str, type[Composition]] = {"grpo": GRPOConfig, "ppo": PPOConfig, "dpo": DPOConfig}
+CONTENDERS = {kind: KINDS[kind] for kind in ("grpo", "ppo", "dpo")}
 _SET_HERE = (
     "model",
     "seed",

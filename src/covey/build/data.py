@@ -18,8 +18,8 @@ from covey.tasks.base import PromptTemplate, Task
 from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
 from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
 from covey.tasks.countdown_trace import Demonstrations, guess, worked_solution
-from covey.tasks.dataset import LoadedPrompts, Row, Table, load_prompts, read_table, table_of
-from covey.tasks.preference import answer_text, split_pair
+from covey.tasks.dataset import LoadedPrompts, Row, Table, check_rows, load_prompts, read_table, table_of
+from covey.tasks.preference import answer_text, pair_problems, split_pair
 from covey.types import Prompt
 
 T = TypeVar("T")
@@ -183,24 +183,13 @@ def preference_pairs(
         made = [(problem_to_prompt(p, template_of(data)), p, text) for p, text in solved]
         return [TextPair(prompt, text, wrong_guess(prompt, p, rng)) for prompt, p, text in made]
     table = read_rows(rows, seed, "train")
-    split: list[Row] = []
-    problems: list[str] = []
-    for row in table.rows:
-        try:
-            rest, chosen, rejected = split_pair(row.values)
-        except ValueError as error:
-            problems.append(f"  row {row.number}: {error}")
-        else:
-            split.append(Row(row.number, {**rest, _CHOSEN: chosen, _REJECTED: rejected}))
-    if problems and (data.bad_rows == "fail" or not split):
-        listed = "\n".join(problems[:20])
-        raise UserError(
-            f"{table.source}: {len(problems)} rows are no pairs of answers; fix them, or drop them with"
-            f" --bad_rows drop:\n{listed}"
-        )
-    if problems:
-        say(f"{len(problems)} rows without a pair of answers dropped (--bad_rows drop)")
-    prompts = loaded_prompts(data, Table(table.source, tuple(split)), say).prompts
+    usable, dropped = check_rows(table, pair_problems, data.bad_rows)
+    if dropped:
+        say(f"{dropped} rows without a pair of answers dropped (--bad_rows drop)")
+    # the answers travel as columns, so they stay with their prompt when other rows are dropped
+    split = [(row.number, *split_pair(row.values)) for row in usable]
+    kept = tuple(Row(number, {**rest, _CHOSEN: yes, _REJECTED: no}) for number, rest, yes, no in split)
+    prompts = loaded_prompts(data, Table(table.source, kept), say).prompts
     return [TextPair(prompt, prompt.columns[_CHOSEN], prompt.columns[_REJECTED]) for prompt in prompts]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from covey.build.data import Rows
 from covey.build.objects import advantages_of, objective_of
-from covey.build.policy import Rewards, load_learner, parts_of, prepare, settings_of
-from covey.build.stage import Job, Outcome, restore, training_stage
+from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
+from covey.build.stage import Outcome, training_stage
 from covey.config import GRPOConfig
-from covey.models.load import save_model
 from covey.runlog.display import Display
 from covey.trainers.grpo import GRPOSettings, grpo_step
 
@@ -27,21 +26,9 @@ def run_grpo(
         return None
     inputs, resume = prepared
     learner = load_learner(config)
-    states = {"backend": learner.backend}
-    start = restore(states, resume)
-    learner.engine.load_weights(learner.backend.named_weights(), version=start)
+    job, start = open_job(config, "grpo", name, inputs, learner, {"backend": learner.backend}, resume, display)
     settings = GRPOSettings(settings_of(config, inputs.plan), advantages_of(config, inputs.score.weights))
     objective = objective_of(config, inputs.plan, config.contrast)
-    job = Job(
-        kind="grpo",
-        name=name,
-        config=config,
-        save=lambda path: save_model(learner.loaded, path),
-        states=states,
-        total_steps=inputs.plan.total_steps,
-        resume=resume,
-        display=display,
-    )
     with training_stage(job) as stage:
         parts = parts_of(config, inputs, learner, objective, inputs.plan.total_steps, stage)
         return stage.run(lambda step: grpo_step(parts, settings, step), start)

@@ -26,15 +26,16 @@ from covey.build.objects import (
     say,
     schedule_of,
 )
-from covey.build.stage import Resume, Stage, open_resume
+from covey.build.stage import Job, Resume, Stage, Stateful, open_resume, restore
 from covey.config import PolicyConfig
 from covey.evals.accuracy import evaluate
-from covey.models.load import LoadedModel, load_model, load_tokenizer
+from covey.models.load import LoadedModel, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompts
 from covey.plan.batch import BatchPlan, plan_batches
 from covey.rewards import RewardSet
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.rollout.torch_engine import TorchEngine
+from covey.runlog.display import Display
 from covey.runlog.writer import write_rollouts
 from covey.trainers.policy import PolicyParts, PolicySettings
 from covey.trainers.rollout import RolloutParts, RolloutSettings
@@ -58,7 +59,6 @@ def prepare(
 ) -> tuple[Inputs, Resume | None] | None:
     """Read and check everything, say what will be done, find the checkpoint to resume; None after a dry run."""
     inputs = read_inputs(config, rows, val_rows, rewards)
-    check_objective(config, inputs.plan)
     for line in [*inputs.plan.describe(), *describe_objective(config, inputs.plan)]:
         say(line)
     if config.run.dry_run:
@@ -80,7 +80,9 @@ def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, 
         )
     longest = config.sampling.max_completion_length
     score = reward_set(config.reward, [*prompts, *held_out], longest, rewards)
-    return Inputs(score, prompts, held_out, batch_plan(config, len(prompts)))
+    plan = batch_plan(config, len(prompts))
+    check_objective(config, plan)
+    return Inputs(score, prompts, held_out, plan)
 
 
 def batch_plan(config: PolicyConfig, num_prompts: int) -> BatchPlan:
@@ -143,6 +145,32 @@ def load_learner(config: PolicyConfig) -> Learner:
             " use the full one, so both are approximate"
         )
     return Learner(loaded, backend, engine_of(loaded), sampling, dtype, device)
+
+
+def open_job(
+    config: PolicyConfig,
+    kind: str,
+    name: str,
+    inputs: Inputs,
+    learner: Learner,
+    states: Mapping[str, Stateful],
+    resume: Resume | None,
+    display: Display | None,
+) -> tuple[Job, int]:
+    """The job, and the step it continues after: states restored, and the engine given the policy's weights."""
+    start = restore(states, resume)
+    learner.engine.load_weights(learner.backend.named_weights(), version=start)
+    job = Job(
+        kind=kind,
+        name=name,
+        config=config,
+        save=lambda path: save_model(learner.loaded, path),
+        states=states,
+        total_steps=inputs.plan.total_steps,
+        resume=resume,
+        display=display,
+    )
+    return job, start
 
 
 def parts_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from covey.backends.local import LocalValueBackend
 from covey.build.data import Rows
 from covey.build.objects import adamw, objective_of
-from covey.build.policy import Rewards, load_learner, parts_of, prepare, settings_of
-from covey.build.stage import Job, Outcome, Stateful, restore, training_stage
+from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
+from covey.build.stage import Outcome, Stateful, training_stage
 from covey.config import CriticConfig, PPOConfig
 from covey.errors import UserError
-from covey.models.load import load_model, save_model
+from covey.models.load import load_model
 from covey.models.value import ValueModel
 from covey.runlog.display import Display
 from covey.trainers.ppo import CriticSettings, PPOParts, PPOSettings, ppo_step
@@ -43,19 +43,8 @@ def run_ppo(
         ValueModel(backbone.policy), adamw(config.optim), of_rows=False, compute_dtype=learner.dtype
     )
     states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic}
-    start = restore(states, resume)
-    learner.engine.load_weights(learner.backend.named_weights(), version=start)
+    job, start = open_job(config, "ppo", name, inputs, learner, states, resume, display)
     settings = PPOSettings(settings_of(config, inputs.plan), critic_settings(config.critic))
-    job = Job(
-        kind="ppo",
-        name=name,
-        config=config,
-        save=lambda path: save_model(learner.loaded, path),
-        states=states,
-        total_steps=inputs.plan.total_steps,
-        resume=resume,
-        display=display,
-    )
     with training_stage(job) as stage:
         parts = PPOParts(
             policy=parts_of(config, inputs, learner, objective_of(config, inputs.plan), policy_steps, stage),

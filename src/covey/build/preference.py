@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from covey.build.objects import (
     schedule_of,
 )
 from covey.build.sft import end_id, within_limits
-from covey.build.stage import Job, Outcome, Stateful, open_resume, restore, training_stage
+from covey.build.stage import Job, Outcome, Stateful, open_resume, run_examples
 from covey.config import DPOConfig, RMConfig
 from covey.models.load import (
     LoadedModel,
@@ -34,9 +34,9 @@ from covey.models.load import (
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
 from covey.models.value import ValueModel
 from covey.runlog.display import Display
+from covey.trainers.examples import ExampleSettings
 from covey.trainers.loop import Advance
-from covey.trainers.preference import Pair, PairSettings, dpo_step, rm_step
-from covey.types import StepResult
+from covey.trainers.preference import Pair, dpo_step, rm_step
 
 Config = TypeVar("Config", DPOConfig, RMConfig)
 
@@ -69,7 +69,7 @@ def run_rm(
 def run_pairs(
     config: Config,
     kind: str,
-    make: Callable[[Config, LoadedModel, list[Pair], PairSettings, int], PairTrainer],
+    make: Callable[[Config, LoadedModel, list[Pair], ExampleSettings, int], PairTrainer],
     rows: Rows | None,
     display: Display | None,
     name: str,
@@ -87,38 +87,30 @@ def run_pairs(
     loaded = load_model(
         config.model.model, device_of(config.model.device), checkpointing=config.batch.gradient_checkpointing
     )
-    settings = PairSettings(plan.examples_per_step, plan.per_device, config.data.dataset_shuffle, seed)
+    settings = ExampleSettings(plan.examples_per_step, plan.per_device, config.data.dataset_shuffle, seed)
     trainer = make(config, loaded, pairs, settings, plan.total_steps)
-    states = {"backend": trainer.state}
-    start = restore(states, resume)
     job = Job(
         kind=kind,
         name=name,
         config=config,
         save=trainer.save,
-        states=states,
+        states={"backend": trainer.state},
         total_steps=plan.total_steps,
         resume=resume,
         display=display,
     )
-    with training_stage(job) as stage:
-
-        def advance(step: int) -> Iterator[StepResult]:
-            stage.note(f"update {step + 1}")
-            return trainer.advance(step)
-
-        return stage.run(advance, start)
+    return run_examples(job, trainer.advance)
 
 
 def dpo_trainer(
-    config: DPOConfig, loaded: LoadedModel, pairs: list[Pair], settings: PairSettings, total_steps: int
+    config: DPOConfig, loaded: LoadedModel, pairs: list[Pair], settings: ExampleSettings, total_steps: int
 ) -> PairTrainer:
     """The policy against a frozen copy of itself."""
     dtype = dtype_of(config.model)
     backend = LocalBackend(
         loaded.policy, reference_of(loaded, dtype), adamw(config.optim), compute_dtype=dtype, with_entropy=False
     )
-    objective = PreferenceObjective(config.preference.loss_type, config.preference.beta, settings.pairs_per_step)
+    objective = PreferenceObjective(config.preference.loss_type, config.preference.beta, settings.per_step)
     schedule = schedule_of(config.optim, total_steps)
     return PairTrainer(
         backend,
@@ -128,7 +120,7 @@ def dpo_trainer(
 
 
 def rm_trainer(
-    config: RMConfig, loaded: LoadedModel, pairs: list[Pair], settings: PairSettings, total_steps: int
+    config: RMConfig, loaded: LoadedModel, pairs: list[Pair], settings: ExampleSettings, total_steps: int
 ) -> PairTrainer:
     """The policy's backbone with a score head."""
     model = ValueModel(loaded.policy)

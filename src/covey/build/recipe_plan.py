@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.build.data import heldout_prompts, preference_pairs, reward_set, training_texts
-from covey.build.objects import check_objective, data_seed, describe_objective, examples_plan, say
+from covey.build.objects import data_seed, describe_objective, examples_plan, say
 from covey.build.policy import read_inputs
 from covey.config import DPOConfig, EvalRunConfig, GRPOConfig, PolicyConfig, PPOConfig, SFTConfig
 from covey.config.base import Composition, options
@@ -28,11 +28,15 @@ KINDS: dict[str, type[Composition]] = {
     "eval": EvalRunConfig,
     "random_baseline": EvalRunConfig,
 }
-TRAININGS = ("sft", "grpo", "ppo", "dpo")
 _STAGE_KEYS = ("stage", "name", "report_as", "start_from")
 _SET_HERE = ("output_dir", "resume_from_checkpoint", "dry_run", "json")
 """Options of the commands that the recipe sets itself, or that mean nothing in one."""
 _REPORTS = (None, "before", "after")
+
+
+def trains(kind: str) -> bool:
+    """Whether a stage of this kind makes a model."""
+    return KINDS[kind] is not EvalRunConfig
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class RecipeStage:
 
     @property
     def trains(self) -> bool:
-        return self.kind in TRAININGS
+        return trains(self.kind)
 
     @property
     def done_file(self) -> Path:
@@ -135,7 +139,7 @@ def _plan_stage(
     if refused := [key for key in (*shared, *own) if key in _SET_HERE]:
         raise UserError(f"{refused[0]} can not be set in a recipe")
     report_as = entry.get("report_as")
-    if report_as not in _REPORTS or (report_as and kind in TRAININGS):
+    if report_as not in _REPORTS or (report_as and trains(kind)):
         raise UserError(f"report_as {report_as}: must be before or after, on an evaluation")
     values = {key: value for key, value in shared.items() if key in known} | {"seed": seed} | own
     config = KINDS[kind].from_dict({**values, "output_dir": str(folder)})
@@ -153,7 +157,6 @@ def check_stage(path: str, stage: RecipeStage) -> list[str]:
     try:
         if isinstance(config, PolicyConfig):
             plan = read_inputs(config, None, None, None).plan
-            check_objective(config, plan)
             return [*plan.describe(), *describe_objective(config, plan)]
         if isinstance(config, DPOConfig):
             seed = data_seed(config.data, config.run)

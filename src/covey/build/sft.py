@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from covey.backends.local import LocalBackend
 from covey.build.data import Rows, training_texts
 from covey.build.objects import adamw, data_seed, device_of, dtype_of, examples_plan, say, schedule_of
-from covey.build.stage import Job, Outcome, open_resume, restore, training_stage
+from covey.build.stage import Job, Outcome, open_resume, run_examples
 from covey.config import DataConfig, SFTConfig
 from covey.errors import UserError
 from covey.models.load import context_length, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompt
 from covey.runlog.display import Display
-from covey.trainers.sft import Example, SFTSettings, sft_step
-from covey.types import Prompt, StepResult
+from covey.trainers.examples import ExampleSettings
+from covey.trainers.sft import Example, sft_step
+from covey.types import Prompt
 
 
 def run_sft(
@@ -37,32 +36,19 @@ def run_sft(
     backend = LocalBackend(
         loaded.policy, None, adamw(config.optim), compute_dtype=dtype_of(config.model), with_entropy=False
     )
-    states = {"backend": backend}
-    start = restore(states, resume)
-    settings = SFTSettings(
-        rows_per_step=plan.examples_per_step,
-        rows_per_micro_batch=plan.per_device,
-        shuffle=config.data.dataset_shuffle,
-        data_seed=seed,
-    )
+    settings = ExampleSettings(plan.examples_per_step, plan.per_device, config.data.dataset_shuffle, seed)
     schedule = schedule_of(config.optim, plan.total_steps)
     job = Job(
         kind="sft",
         name=name,
         config=config,
         save=lambda path: save_model(loaded, path),
-        states=states,
+        states={"backend": backend},
         total_steps=plan.total_steps,
         resume=resume,
         display=display,
     )
-    with training_stage(job) as stage:
-
-        def advance(step: int) -> Iterator[StepResult]:
-            stage.note(f"update {step + 1}")
-            return sft_step(backend, examples, settings, schedule, step)
-
-        return stage.run(advance, start)
+    return run_examples(job, lambda step: sft_step(backend, examples, settings, schedule, step))
 
 
 def end_id(tokenizer: ChatTokenizer, model: str) -> int:

@@ -18,6 +18,7 @@ from covey.runlog.writer import RunWriter
 from covey.trainers.checkpoint import Checkpoints, check_complete, find_checkpoint, load_state
 from covey.trainers.loop import Advance, Loop
 from covey.trainers.stop import StopSignal
+from covey.types import StepResult
 
 
 class TrainingConfig(Protocol):
@@ -200,3 +201,15 @@ def training_stage(job: Job) -> Iterator[Stage]:
             sinks=sinks,
         )
         yield Stage(loop, job.save, stop)
+
+
+def run_examples(job: Job, advance: Advance) -> Outcome:
+    """Restore, open the stage and run it: a training whose steps need nothing of the stage."""
+    start = restore(job.states, job.resume)
+    with training_stage(job) as stage:
+
+        def noted(step: int) -> Iterator[StepResult]:
+            stage.note(f"update {step + 1}")
+            return advance(step)
+
+        return stage.run(noted, start)

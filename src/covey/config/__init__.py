@@ -25,6 +25,7 @@ from covey.config.command_options import (
     SampleOptions,
     ScoreOptions,
 )
+from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LOSS_OPTION_HELP, LossConfig
 from covey.config.rlhf import DPOConfig, GRPOConfig, PolicyConfig, PPOConfig, RMConfig
 from covey.config.rules import refuse_unread
@@ -60,6 +61,7 @@ __all__ = [
     "EvalConfig",
     "EvalRunConfig",
     "EvalRunOptions",
+    "ExamplesConfig",
     "GRPOConfig",
     "LossConfig",
     "MismatchConfig",
@@ -90,18 +92,10 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class SFTConfig(Composition):
+class SFTConfig(ExamplesConfig):
     """``covey sft``."""
 
-    model: ModelConfig = field(default=ModelConfig())
-    data: TrainDataConfig = field(default=TrainDataConfig())
     countdown: WorkedCountdownConfig = field(default=WorkedCountdownConfig())
-    optim: OptimConfig = field(default=OptimConfig(learning_rate=1e-5))
-    batch: BatchConfig = field(default=BatchConfig())
-    run: RunConfig = field(default=RunConfig())
-
-    def check(self) -> None:
-        refuse_unread(self.to_dict(), changed_options(self))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from covey.config.algo import (
     PreferenceConfig,
 )
 from covey.config.base import Composition, changed_options, default_values
+from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LossConfig
 from covey.config.presets import expand
 from covey.config.rules import refuse_unread, uses_countdown_generator
@@ -184,31 +185,13 @@ class PPOConfig(PolicyConfig):
 
 
 @dataclass(frozen=True)
-class DPOConfig(Composition):
+class DPOConfig(ExamplesConfig):
     """``covey rlhf --rlhf_type dpo``."""
 
-    model: ModelConfig = field(default=ModelConfig())
-    data: TrainDataConfig = field(default=TrainDataConfig())
-    countdown: TrainCountdownConfig = field(default=TrainCountdownConfig())
-    preference: PreferenceConfig = field(default=PreferenceConfig())
     optim: OptimConfig = field(default=OptimConfig())
-    batch: BatchConfig = field(default=BatchConfig())
-    run: RunConfig = field(default=RunConfig())
-
-    def check(self) -> None:
-        refuse_unread(self.to_dict(), changed_options(self))
+    preference: PreferenceConfig = field(default=PreferenceConfig())
 
 
 @dataclass(frozen=True)
-class RMConfig(Composition):
+class RMConfig(ExamplesConfig):
     """``covey rlhf --rlhf_type rm``."""
-
-    model: ModelConfig = field(default=ModelConfig())
-    data: TrainDataConfig = field(default=TrainDataConfig())
-    countdown: TrainCountdownConfig = field(default=TrainCountdownConfig())
-    optim: OptimConfig = field(default=OptimConfig(learning_rate=1e-5))
-    batch: BatchConfig = field(default=BatchConfig())
-    run: RunConfig = field(default=RunConfig())
-
-    def check(self) -> None:
-        refuse_unread(self.to_dict(), changed_options(self))

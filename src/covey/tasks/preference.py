@@ -55,6 +55,15 @@ def split_pair(row: Mapping[str, Any]) -> tuple[dict[str, Any], str, str]:
     return rest, texts[0], texts[1]
 
 
+def pair_problems(row: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a row as a pair of answers; nothing for a good one."""
+    try:
+        split_pair(row)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
 _ANSWERS = ("chosen", "rejected", "rejected_response", "response")
 
 

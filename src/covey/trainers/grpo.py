@@ -6,15 +6,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from covey.trainers.credit import AdvantageSettings, pack, shown_advantages, with_advantages
+from covey.trainers.credit import AdvantageSettings, shown_advantages, with_advantages
 from covey.trainers.policy import (
     PolicyParts,
     PolicySettings,
     chosen_tokens,
-    corrected_rows,
-    optimizer_steps,
+    passes_over,
+    rollout_batch,
     step_metrics,
-    with_logprobs,
 )
 from covey.trainers.rollout import collect
 from covey.types import StepResult
@@ -37,24 +36,18 @@ def grpo_step(parts: PolicyParts, settings: GRPOSettings, step: int) -> Iterator
     number, done = divmod(step, policy.rollout.steps_per_rollout)
     rollout = collect(parts.rollout, policy.rollout, number, version=step)
     started = time.perf_counter()
-    batch = pack(rollout.groups, policy.credit.overlong_filter)
-    if policy.credit.kl_in_reward:
-        batch = with_logprobs(batch, parts, policy)
+    batch = rollout_batch(rollout, parts, policy)
     batch = with_advantages(batch, rollout.groups, settings.advantages, policy.credit.kl_in_reward)
     advantages = shown_advantages(batch, rollout.groups)
-    # every denominator is fixed here, over all rows of an optimizer step, before the first forward pass
-    minibatches = optimizer_steps(batch, rollout.groups, parts, policy)
-    trained = [corrected_rows(part, parts, policy) for part in minibatches]
-    passes = list(zip(minibatches, trained, strict=True)) * policy.rollout.num_iterations
-    for part, (rows, shown) in passes[done:]:
-        rows = chosen_tokens(rows, parts, policy, step)
+    for item in passes_over(batch, rollout.groups, parts, policy)[done:]:
+        rows = chosen_tokens(item.rows, parts, policy, step)
         lr = parts.schedule(step + 1)
         parts.rollout.note(f"update {step + 1}")
         stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.objective, lr)
         step += 1
         parts.rollout.engine.load_weights(parts.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        metrics = step_metrics(rollout, part, [stats.metrics, shown], stats, lr, parts.beta(policy), seconds)
+        metrics = step_metrics(rollout, item, stats, lr, parts.beta(policy), seconds)
         yield StepResult(step, metrics, rollout.groups, advantages)
         rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
         started = time.perf_counter()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from covey.algo.metrics import Metrics, MetricSum, merge_metrics
+from covey.algo.metrics import Metrics, merge_metrics
 from covey.algo.objective import Objective
 from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.backends.base import TrainBackend, UpdateStats
 from covey.tensors import TokenBatch
-from covey.trainers.credit import CreditSettings, corrected, is_correct, select_tokens, with_positive_nll
+from covey.trainers.credit import CreditSettings, corrected, is_correct, pack, select_tokens, with_positive_nll
 from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings, reward_metrics
 from covey.trainers.schedule import Schedule
 from covey.types import Group
@@ -39,6 +39,33 @@ class PolicyParts:
     def beta(self, settings: PolicySettings) -> float:
         """The weight of the KL term, wherever it is."""
         return self.objective.beta or settings.credit.kl_in_reward
+
+
+def rollout_batch(rollout: Rollout, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
+    """A rollout without advantages yet, but with the log-probs of a KL term that is part of the reward."""
+    batch = pack(rollout.groups, settings.credit.overlong_filter)
+    return with_logprobs(batch, parts, settings) if settings.credit.kl_in_reward else batch
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One optimizer step on a rollout."""
+
+    part: TokenBatch
+    """All of its rows."""
+    rows: TokenBatch
+    """Those that are trained, with everything the objective reads."""
+    metrics: Metrics
+
+
+def passes_over(batch: TokenBatch, groups: Sequence[Group], parts: PolicyParts, settings: PolicySettings) -> list[Pass]:
+    """Every optimizer step that a rollout serves, in order.
+
+    Every denominator is fixed here, over all rows of an optimizer step, before the first forward pass.
+    """
+    steps = optimizer_steps(batch, groups, parts, settings)
+    passes = [Pass(part, *corrected_rows(part, parts, settings)) for part in steps]
+    return passes * settings.rollout.num_iterations
 
 
 def optimizer_steps(
@@ -107,32 +134,32 @@ def useful_rows(part: TokenBatch, objective: Objective) -> TokenBatch:
 
 def step_metrics(
     rollout: Rollout,
-    part: TokenBatch,
-    sums: Sequence[Mapping[str, MetricSum]],
-    stats: UpdateStats,
-    lr: float,
+    done: Pass,
+    stats: UpdateStats | None,
+    lr: float | None,
     beta: float,
     train_s: float,
 ) -> dict[str, float | None]:
-    """The metric line of the optimizer step on ``part``; reward metrics appear on the first step of a rollout only.
+    """The metric line of an optimizer step; reward metrics appear on the first step of a rollout only.
 
-    ``time/train_s`` includes old and reference log-probs; ``tokens_per_s`` counts the completion tokens of the step.
+    ``stats`` and ``lr`` are None where the policy took no step. ``time/train_s`` includes old and reference log-probs;
+    ``tokens_per_s`` counts the completion tokens of the step.
     """
     step_s = rollout.rollout_s + rollout.reward_s + train_s
     metrics: dict[str, float | None] = {
         "kl": None,
         "clip_ratio": None,
         "entropy": None,
-        **merge_metrics(sums),
-        "loss": stats.loss,
+        **merge_metrics([done.metrics] if stats is None else [stats.metrics, done.metrics]),
+        "loss": None if stats is None else stats.loss,
         "beta": beta,
-        "grad_norm": stats.grad_norm,
-        "update_skipped": float(not stats.applied),
+        "grad_norm": None if stats is None else stats.grad_norm,
+        "update_skipped": None if stats is None else float(not stats.applied),
         "lr": lr,
         "time/rollout_s": rollout.rollout_s,
         "time/reward_s": rollout.reward_s,
         "time/train_s": train_s,
         "time/step_s": step_s,
-        "tokens_per_s": part.num_tokens / step_s,
+        "tokens_per_s": done.part.num_tokens / step_s,
     }
     return metrics | (reward_metrics(rollout.groups) if rollout.groups else {})

@@ -12,18 +12,18 @@ from torch import Tensor
 from covey.algo.advantages import whiten
 from covey.algo.gae import ValueObjective, adaptive_lambda, gae, token_rewards
 from covey.algo.kl import k1
+from covey.algo.metrics import merge_metrics
 from covey.algo.weights import AggregationParams, aggregation_weights
-from covey.backends.base import UpdateStats, ValueBackend
+from covey.backends.base import ValueBackend
 from covey.tensors import TokenBatch
-from covey.trainers.credit import pack, shown_advantages
+from covey.trainers.credit import shown_advantages
 from covey.trainers.policy import (
     PolicyParts,
     PolicySettings,
     chosen_tokens,
-    corrected_rows,
-    optimizer_steps,
+    passes_over,
+    rollout_batch,
     step_metrics,
-    with_logprobs,
 )
 from covey.trainers.rollout import collect
 from covey.trainers.schedule import Schedule
@@ -71,35 +71,25 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
     number, done = divmod(step, sizes.steps_per_rollout)
     rollout = collect(actor.rollout, sizes, number, version=step)
     started = time.perf_counter()
-    batch = pack(rollout.groups, policy.credit.overlong_filter)
-    if policy.credit.kl_in_reward:
-        batch = with_logprobs(batch, actor, policy)
-    batch = with_values(batch, parts, settings)
+    batch = with_values(rollout_batch(rollout, actor, policy), parts, settings)
     advantages = shown_advantages(batch, rollout.groups)
-    minibatches = optimizer_steps(batch, rollout.groups, actor, policy)
-    trained = [corrected_rows(part, actor, policy) for part in minibatches]
-    passes = list(zip(minibatches, trained, strict=True)) * sizes.num_iterations
-    for part, (rows, shown) in passes[done:]:
-        trains = step >= settings.critic.warmup_steps
-        if trains:
-            rows = chosen_tokens(rows, actor, policy, step)
+    for item in passes_over(batch, rollout.groups, actor, policy)[done:]:
+        policy_step = step + 1 - settings.critic.warmup_steps
+        rows = chosen_tokens(item.rows, actor, policy, step) if policy_step > 0 else item.rows
         # from here on nothing can be stopped: a checkpoint holds both after the step, or both before it
         actor.rollout.note(f"update {step + 1}")
         critic_lr = parts.schedule(step + 1)
         objective = ValueObjective(settings.critic.clip)
-        critic = parts.critic.update(value_rows(part).split(sizes.rows_per_micro_batch), objective, critic_lr)
-        stats, lr = UpdateStats(0.0, 0.0, applied=False, metrics={}), 0.0
-        if trains:
-            lr = actor.schedule(step + 1 - settings.critic.warmup_steps)
+        critic = parts.critic.update(value_rows(item.part).split(sizes.rows_per_micro_batch), objective, critic_lr)
+        stats, lr = None, None
+        if policy_step > 0:
+            lr = actor.schedule(policy_step)
             stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.objective, lr)
         step += 1
         actor.rollout.engine.load_weights(actor.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        sums = [stats.metrics, shown, critic.metrics]
-        metrics = step_metrics(rollout, part, sums, stats, lr, actor.beta(policy), seconds)
-        if not trains:
-            metrics |= dict.fromkeys(("loss", "grad_norm", "update_skipped", "lr"))
-        metrics |= {
+        metrics = step_metrics(rollout, item, stats, lr, actor.beta(policy), seconds)
+        metrics |= merge_metrics([critic.metrics]) | {
             "value/loss": critic.loss,
             "value/grad_norm": critic.grad_norm,
             "value/update_skipped": float(not critic.applied),

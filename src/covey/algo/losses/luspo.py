@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, option
+from covey.algo.losses.clipped import ClipParams, clipped_policy_loss
 from covey.algo.metrics import Metrics
-from covey.algo.ratio import log_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,10 +41,6 @@ class LuspoParams(LossParams):
 
 def luspo_loss(inputs: LossInputs, params: LuspoParams) -> tuple[Tensor, Metrics]:
     """Token terms [N], to be minimised; every token of a row carries the value of the row."""
-    ratio = inputs.row_mean(log_ratio(inputs.logp, inputs.old_logp)).exp()
-    lower, upper = 1 - params.epsilon, 1 + params.epsilon_high
-    advantages = inputs.row_sum(inputs.mask) * inputs.advantages
-    loss = -(ratio * advantages).minimum(ratio.clamp(lower, upper) * advantages)
-    low = (inputs.advantages < 0) & (ratio < lower)
-    high = (inputs.advantages > 0) & (ratio > upper)
-    return loss, clip_metrics(low, high, inputs.mask) | ratio_metrics(ratio, inputs.mask)
+    gspo = ClipParams(params.epsilon, params.epsilon_high, importance_sampling_level="sequence")
+    loss, metrics = clipped_policy_loss(inputs, gspo)
+    return inputs.row_sum(inputs.mask) * loss, metrics
