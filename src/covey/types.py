@@ -88,3 +88,5 @@ class StepResult:
     """The scored rollout, on the first optimizer step taken on it."""
     advantages: Sequence[Sequence[float | None]] = ()
     """One per member of ``groups``; None where nobody scored it."""
+    events: Sequence[str] = ()
+    """What a person should know of the step: a controller's move and its reason, an alarm."""

@@ -27,6 +27,7 @@ from covey.algo.preference import PreferenceObjective
 from covey.algo.segments import segment_sum, sum_to_come
 from covey.algo.selection import top_entropy
 from covey.algo.weights import AggregationParams, aggregation_weights
+from covey.control.coefficients import KLControl, ProportionalRule, ThresholdRule
 from covey.tensors import TokenBatch, make_batch
 from covey.trainers.credit import with_positive_nll
 
@@ -510,6 +511,18 @@ def test_preference_losses(name: str, kind: str) -> None:
 
 # --- what is not here ---
 
+def test_kl_controllers() -> None:
+    rule = ProportionalRule(target=6, horizon=10_000)
+    expected = case("kl_controller_ziegler")["expected"]["beta"]
+    assert [rule(0.2, kl, 256) for kl in (9.0, 1.0)] == pytest.approx(expected, abs=TOLERANCE)
+    control, seen = KLControl(0.04, ThresholdRule()), []
+    golden_case = case("kl_controller_article_rule")
+    for kl in golden_case["options"]["kl"]:
+        control.observe(kl, 64)
+        seen.append(control.beta)
+    assert seen == pytest.approx(golden_case["expected"]["beta"], abs=TOLERANCE)
+
+
 LEFT_OUT = {
     "cispo_trl_default_eps_trap": "refused: tests/unit/test_cli.py",
     "rloo_loss_sequence_ratio": "TRL clips exp(sum of log-ratios); here token ratios, as verl and ms-swift",
@@ -538,7 +551,6 @@ LEFT_OUT = {
     ),
     "dynamic_sampling_filter": "Part 3",
     "dapo_overlong_reward": "tests/unit/test_shaping_rewards.py",
-    **dict.fromkeys(["kl_controller_ziegler", "kl_controller_article_rule"], "Part 3"),
     "router_replay_gates": "Part 7",
 }
 

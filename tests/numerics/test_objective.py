@@ -150,8 +150,8 @@ def test_beta_scales_the_kl_term_and_zero_needs_no_reference() -> None:
     assert objective.reads_ref and not objective.reads_old
     loss = objective(batch, logp)[0].item()
     assert loss == pytest.approx(0.5 * (math.e - 2), abs=1e-6)
-    assert objective.with_beta(1.0)(batch, logp)[0].item() == pytest.approx(2 * loss)
-    free = objective.with_beta(0.0)
+    assert replace(objective, beta=1.0)(batch, logp)[0].item() == pytest.approx(2 * loss)
+    free = replace(objective, beta=0.0)
     assert not free.reads_ref
     token_loss, metrics = free.token_loss(batch.with_fields(ref_logprobs=None), logp)
     assert token_loss.item() == 0.0 and "kl" not in metrics

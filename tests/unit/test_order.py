@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.trainers.order import stream_indices
+from covey.control.order import stream_indices
 
 
 def test_unshuffled_rows_keep_their_order_in_every_pass() -> None:

@@ -24,8 +24,7 @@ from covey.tensors import TokenBatch
 class Objective:
     """``loss, metrics = objective(batch, logp, entropy)``.
 
-    ``beta`` belongs to the objective, so a backend need not know of it; a controller that changes it makes the next
-    step use ``objective.with_beta(new)``.
+    Its coefficients belong to it, so a backend need not know of them; where they move, the next step has another one.
     Raises ValueError on a KL estimator that is unknown or useless as a loss, and on a negative beta.
     """
 
@@ -60,10 +59,6 @@ class Objective:
     def needs_every_row(self) -> bool:
         """A row of advantage 0 has a gradient too."""
         return self.reads_ref or self.entropy_coef != 0 or self.contrast is not None
-
-    def with_beta(self, beta: float) -> Objective:
-        """The same objective with another KL coefficient."""
-        return replace(self, beta=beta)
 
     def __call__(self, batch: TokenBatch, logp: Tensor, entropy: Tensor | None = None) -> tuple[Tensor, Metrics]:
         """The share of these rows in the loss of the step, and metrics.

@@ -12,10 +12,10 @@ from typing import Any
 from covey.build.objects import data_seed, say
 from covey.build.policy import load_learner, read_inputs, tokenized
 from covey.config import GRPOConfig
+from covey.control.order import stream_indices
 from covey.evals.accuracy import evaluate
 from covey.models.load import load_tokenizer
 from covey.trainers.credit import is_correct
-from covey.trainers.order import stream_indices
 from covey.types import Scored
 
 

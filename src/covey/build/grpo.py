@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from covey.build.data import Rows
-from covey.build.objects import advantages_of, objective_of
+from covey.build.objects import advantages_of, coefficients_of, objective_of
 from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
-from covey.build.stage import Outcome, training_stage
+from covey.build.stage import Outcome, Stateful, training_stage
 from covey.config import GRPOConfig
 from covey.runlog.display import Display
 from covey.trainers.grpo import GRPOSettings, grpo_step
@@ -26,9 +26,11 @@ def run_grpo(
         return None
     inputs, resume = prepared
     learner = load_learner(config)
-    job, start = open_job(config, "grpo", name, inputs, learner, {"backend": learner.backend}, resume, display)
+    coefficients = coefficients_of(config)
+    states: dict[str, Stateful] = {"backend": learner.backend, "coefficients": coefficients}
+    job, start = open_job(config, "grpo", name, inputs, learner, states, resume, display)
     settings = GRPOSettings(settings_of(config, inputs.plan), advantages_of(config, inputs.score.weights))
     objective = objective_of(config, inputs.plan, config.contrast)
     with training_stage(job) as stage:
-        parts = parts_of(config, inputs, learner, objective, inputs.plan.total_steps, stage)
+        parts = parts_of(config, inputs, learner, objective, coefficients, inputs.plan.total_steps, stage)
         return stage.run(lambda step: grpo_step(parts, settings, step), start)

@@ -23,6 +23,14 @@ from covey.config import (
     SamplingConfig,
     TrainDataConfig,
 )
+from covey.control.coefficients import (
+    Coefficients,
+    EntropyControl,
+    KLControl,
+    KLRule,
+    ProportionalRule,
+    ThresholdRule,
+)
 from covey.errors import UserError
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder
@@ -117,6 +125,23 @@ def objective_of(config: PolicyConfig, plan: BatchPlan, contrast: ContrastConfig
     )
 
 
+def coefficients_of(config: PolicyConfig) -> Coefficients:
+    """What moves beta and the weight of the entropy bonus."""
+    algo, moving = config.algo, config.coefficients
+    rules: dict[str, KLRule | None] = {
+        "fixed": None,
+        "threshold": ThresholdRule(moving.kl_high, moving.kl_low, moving.beta_up, moving.beta_down),
+        "proportional": ProportionalRule(moving.kl_target, moving.kl_horizon),
+    }
+    kl = KLControl(algo.beta, rules[moving.kl_control], moving.beta_min, moving.beta_max, moving.kl_alarm)
+    if not moving.use_adaptive_entropy:
+        return Coefficients(kl)
+    low, high = moving.entropy_coef_min, moving.entropy_coef_max
+    return Coefficients(
+        kl, EntropyControl(algo.entropy_coef, moving.entropy_target, moving.entropy_coef_delta, low, high)
+    )
+
+
 def advantages_of(config: GRPOConfig, weights: tuple[float, ...]) -> AdvantageSettings:
     """How rewards of these weights become advantages."""
     return AdvantageSettings(config.algo.advantage_estimator, config.algo.scale, weights)
@@ -130,7 +155,7 @@ def credit_of(config: PolicyConfig) -> CreditSettings:
     params = config.loss.params_of(algo.loss_type)
     marks = spec.marks
     return CreditSettings(
-        kl_in_reward=algo.beta if algo.reward_kl else 0.0,
+        kl_in_reward=algo.reward_kl,
         overlong_filter=algo.overlong_filter,
         correction=None if mode is None else Correction(mode, low, high),
         top_entropy_quantile=algo.top_entropy_quantile,

@@ -28,6 +28,7 @@ from covey.build.objects import (
 )
 from covey.build.stage import Job, Resume, Stage, Stateful, open_resume, restore
 from covey.config import PolicyConfig
+from covey.control.coefficients import Coefficients
 from covey.evals.accuracy import evaluate
 from covey.models.load import LoadedModel, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompts
@@ -174,7 +175,13 @@ def open_job(
 
 
 def parts_of(
-    config: PolicyConfig, inputs: Inputs, learner: Learner, objective: Objective, steps: int, stage: Stage
+    config: PolicyConfig,
+    inputs: Inputs,
+    learner: Learner,
+    objective: Objective,
+    coefficients: Coefficients,
+    steps: int,
+    stage: Stage,
 ) -> PolicyParts:
     """The objects of a step, of which the policy takes ``steps``; also sets up the evaluations during training."""
     if inputs.held_out:
@@ -185,6 +192,7 @@ def parts_of(
         backend=learner.backend,
         objective=objective,
         schedule=schedule_of(config.optim, steps),
+        coefficients=coefficients,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from covey.backends.local import LocalValueBackend
 from covey.build.data import Rows
-from covey.build.objects import adamw, objective_of
+from covey.build.objects import adamw, coefficients_of, objective_of
 from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
 from covey.build.stage import Outcome, Stateful, training_stage
 from covey.config import CriticConfig, PPOConfig
@@ -42,12 +42,15 @@ def run_ppo(
     critic = LocalValueBackend(
         ValueModel(backbone.policy), adamw(config.optim), of_rows=False, compute_dtype=learner.dtype
     )
-    states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic}
+    coefficients = coefficients_of(config)
+    states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic, "coefficients": coefficients}
     job, start = open_job(config, "ppo", name, inputs, learner, states, resume, display)
     settings = PPOSettings(settings_of(config, inputs.plan), critic_settings(config.critic))
     with training_stage(job) as stage:
         parts = PPOParts(
-            policy=parts_of(config, inputs, learner, objective_of(config, inputs.plan), policy_steps, stage),
+            policy=parts_of(
+                config, inputs, learner, objective_of(config, inputs.plan), coefficients, policy_steps, stage
+            ),
             critic=critic,
             schedule=Schedule("constant", config.critic.critic_lr, 0, inputs.plan.total_steps),
         )

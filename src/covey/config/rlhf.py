@@ -18,6 +18,7 @@ from covey.config.algo import (
     PreferenceConfig,
 )
 from covey.config.base import Composition, changed_options, default_values
+from covey.config.control import CoefficientConfig
 from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LossConfig
 from covey.config.presets import expand
@@ -50,6 +51,7 @@ class PolicyConfig(Composition):
     algo: ObjectiveConfig = field(default=ObjectiveConfig())
     loss: LossConfig = field(default=LossConfig())
     mismatch: MismatchConfig = field(default=MismatchConfig())
+    coefficients: CoefficientConfig = field(default=CoefficientConfig())
     reward: RewardConfig = field(default=RewardConfig())
     optim: OptimConfig = field(default=OptimConfig())
     batch: BatchConfig = field(default=BatchConfig())
@@ -69,6 +71,7 @@ class PolicyConfig(Composition):
                 " (only --dataset countdown generates its own)"
             )
         refuse_unread(values, changed_options(self))
+        self.coefficients.check_start(self.algo.beta, self.algo.entropy_coef)
         self.reward.check_lengths(self.sampling.max_completion_length)
         self.reward.check_samples(self.rollout.num_generations, "num_generations")
         self._check_loss()

@@ -33,11 +33,27 @@ def _read_by_its_losses(option: str) -> ReadWhen:
     return ReadWhen((option,), lambda v: v["loss_type"] in losses, f"is read only with --loss_type {', '.join(losses)}")
 
 
+def _read_by_control(name: str, options: tuple[str, ...]) -> tuple[ReadWhen, ...]:
+    return (ReadWhen(options, lambda v: v["kl_control"] == name, f"is read only with --kl_control {name}"),)
+
+
 RULES = (
     ReadWhen(
-        ("kl_estimator", "kl_in_reward"),
+        ("kl_estimator", "kl_in_reward", "kl_control", "kl_alarm"),
         lambda v: v["beta"] > 0,
         "is read only with --beta above 0: with --beta 0 there is no KL term and no reference model",
+    ),
+    *_read_by_control("threshold", ("kl_high", "kl_low", "beta_up", "beta_down")),
+    *_read_by_control("proportional", ("kl_target", "kl_horizon")),
+    ReadWhen(
+        ("beta_min", "beta_max"),
+        lambda v: v["kl_control"] != "fixed",
+        "is read only with --kl_control threshold or proportional",
+    ),
+    ReadWhen(
+        ("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max"),
+        lambda v: v["use_adaptive_entropy"],
+        "is read only with --use_adaptive_entropy true",
     ),
     ReadWhen(
         ("scale_rewards",),

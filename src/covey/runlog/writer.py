@@ -3,6 +3,7 @@
 - ``config.json``: the resolved configuration
 - ``metrics.jsonl``: one line per logged step, ``{"step": 3, "reward/mean": 0.5, ...}``; null: no value
 - ``rollouts/step_N.jsonl``: one line per completion of step N
+- ``events.jsonl``: what controllers did and why, ``{"step": 3, "event": "ladder: refill on ..."}``
 - ``summary.json``: the end of the run
 
 All of it is strict JSON. A NaN or infinite value is written as null, and its line gets ``nonfinite_values``: how many.
@@ -36,6 +37,7 @@ class RunWriter:
     def __init__(self, output_dir: str | Path, resume_step: int | None = None) -> None:
         self.folder = Path(output_dir)
         self.metrics_path = self.folder / "metrics.jsonl"
+        self.events_path = self.folder / "events.jsonl"
         self.rollouts_folder = self.folder / "rollouts"
         self.dropped_lines = 0
         self._last_step: int | None = None
@@ -90,6 +92,11 @@ class RunWriter:
         write_rollouts(path, step, groups, advantages)
         return path
 
+    def log_event(self, step: int, event: str) -> None:
+        """Append one line to ``events.jsonl``."""
+        with self.events_path.open("a", encoding="utf-8") as file:
+            file.write(to_line({"step": step, "event": event}))
+
     def close(self) -> None:
         """Close the metrics file; safe to call twice."""
         if self._metrics_file is not None:
@@ -105,17 +112,23 @@ class RunWriter:
         self.close()
 
     def _drop_after(self, step: int) -> None:
-        if self.metrics_path.exists():
-            records = read_lines(self.metrics_path)
-            kept = [record for record in records if record.get("step", 0) <= step]
-            self.dropped_lines = len(records) - len(kept)
-            # Rewritten even when nothing is dropped: this also removes a torn last line.
-            write_atomic(self.metrics_path, "".join(map(to_line, kept)))
-            if kept:
-                self._last_step = max(record.get("step", 0) for record in kept)
+        kept, self.dropped_lines = _drop_lines(self.metrics_path, step)
+        self._last_step = max(kept, default=None)
+        _drop_lines(self.events_path, step)
         for path in self.rollouts_folder.iterdir():
             if (match := _ROLLOUT_NAME.fullmatch(path.name)) and int(match[1]) > step:
                 path.unlink()
+
+
+def _drop_lines(path: Path, step: int) -> tuple[list[int], int]:
+    """Drop the lines of later steps from a file that may not be there; the steps kept, and how many lines went."""
+    if not path.exists():
+        return [], 0
+    records = read_lines(path)
+    kept = [record for record in records if record.get("step", 0) <= step]
+    # Rewritten even when nothing is dropped: this also removes a torn last line.
+    write_atomic(path, "".join(map(to_line, kept)))
+    return [record.get("step", 0) for record in kept], len(records) - len(kept)
 
 
 def prompt_text(prompt: Prompt) -> str:

@@ -47,8 +47,8 @@ class AdvantageSettings:
 class CreditSettings:
     """What decides, beside the advantage, how much a token counts."""
 
-    kl_in_reward: float
-    """The weight of the KL term in the reward; 0: none there."""
+    kl_in_reward: bool
+    """There is a KL term, and it is part of the reward."""
     overlong_filter: bool
     correction: Correction | None
     top_entropy_quantile: float

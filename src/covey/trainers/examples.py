@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from covey.algo.metrics import merge_metrics
 from covey.backends.base import UpdateStats
+from covey.control.order import stream_indices
 from covey.tensors import TokenBatch
-from covey.trainers.order import stream_indices
 
 T = TypeVar("T")
 

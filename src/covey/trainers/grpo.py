@@ -11,9 +11,9 @@ from covey.trainers.policy import (
     PolicyParts,
     PolicySettings,
     chosen_tokens,
+    finish_step,
     passes_over,
     rollout_batch,
-    step_metrics,
 )
 from covey.trainers.rollout import collect
 from covey.types import StepResult
@@ -37,17 +37,17 @@ def grpo_step(parts: PolicyParts, settings: GRPOSettings, step: int) -> Iterator
     rollout = collect(parts.rollout, policy.rollout, number, version=step)
     started = time.perf_counter()
     batch = rollout_batch(rollout, parts, policy)
-    batch = with_advantages(batch, rollout.groups, settings.advantages, policy.credit.kl_in_reward)
+    batch = with_advantages(batch, rollout.groups, settings.advantages, parts.reward_kl(policy))
     advantages = shown_advantages(batch, rollout.groups)
     for item in passes_over(batch, rollout.groups, parts, policy)[done:]:
         rows = chosen_tokens(item.rows, parts, policy, step)
         lr = parts.schedule(step + 1)
         parts.rollout.note(f"update {step + 1}")
-        stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.objective, lr)
+        stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.current(), lr)
         step += 1
         parts.rollout.engine.load_weights(parts.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        metrics = step_metrics(rollout, item, stats, lr, parts.beta(policy), seconds)
-        yield StepResult(step, metrics, rollout.groups, advantages)
+        metrics, said = finish_step(rollout, item, stats, lr, parts, seconds)
+        yield StepResult(step, metrics, rollout.groups, advantages, said)
         rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
         started = time.perf_counter()

@@ -96,6 +96,9 @@ class Loop:
             self.display.sample(prompt_text(group.prompt), shown.completion.text, shown.rewards, shown.total)
         self._window.add(metrics)
         self.display.step(result.step, metrics)
+        for event in result.events:
+            self.writer.log_event(result.step, event)
+            self.display.message(f"step {result.step}: {event}")
         norm = metrics.get("grad_norm")
         self._nonfinite = self._nonfinite + 1 if norm is not None and not math.isfinite(norm) else 0
         if result.step % self.logging_steps == 0 or result.step == self.total_steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from covey.algo.metrics import Metrics, merge_metrics
 from covey.algo.objective import Objective
 from covey.algo.weights import AggregationParams, aggregation_weights
 from covey.backends.base import TrainBackend, UpdateStats
+from covey.control.coefficients import Coefficients
 from covey.tensors import TokenBatch
 from covey.trainers.credit import CreditSettings, corrected, is_correct, pack, select_tokens, with_positive_nll
 from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings, reward_metrics
@@ -29,16 +30,30 @@ class PolicySettings:
 
 @dataclass(frozen=True)
 class PolicyParts:
-    """The objects a step works with; only engine and backend hold state."""
+    """The objects a step works with; engine, backend and coefficients hold state."""
 
     rollout: RolloutParts
     backend: TrainBackend
     objective: Objective
+    """With the coefficients that the run starts with; see ``current``."""
     schedule: Schedule
+    coefficients: Coefficients
 
-    def beta(self, settings: PolicySettings) -> float:
-        """The weight of the KL term, wherever it is."""
-        return self.objective.beta or settings.credit.kl_in_reward
+    def current(self) -> Objective:
+        """The objective of the next optimizer step."""
+        moving = self.coefficients
+        beta = moving.kl.beta if self.objective.beta else 0.0
+        entropy_coef = self.objective.entropy_coef if moving.entropy is None else moving.entropy.weight
+        return replace(self.objective, beta=beta, entropy_coef=entropy_coef)
+
+    def reward_kl(self, settings: PolicySettings) -> float:
+        """The weight of a KL term that is part of the reward; 0: there is none."""
+        return self.coefficients.kl.beta if settings.credit.kl_in_reward else 0.0
+
+    @property
+    def needs_every_row(self) -> bool:
+        """A row of advantage 0 has a gradient, or may get one while the rollout is used."""
+        return self.objective.needs_every_row or self.coefficients.entropy is not None
 
 
 def rollout_batch(rollout: Rollout, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
@@ -89,7 +104,8 @@ def weigh(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> Tok
 
 def corrected_rows(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> tuple[TokenBatch, Metrics]:
     """The rows that have a gradient, with the log-probs they need and corrected for the engine's."""
-    rows = part if settings.credit.selects_tokens else useful_rows(part, parts.objective)
+    whole = settings.credit.selects_tokens or parts.needs_every_row
+    rows = part if whole else useful_rows(part)
     return corrected(with_logprobs(rows, parts, settings), settings.credit.correction)
 
 
@@ -97,7 +113,7 @@ def with_logprobs(part: TokenBatch, parts: PolicyParts, settings: PolicySettings
     """Old and reference log-probs, where something reads them and they are not there yet."""
     if part.num_rows == 0:
         return part
-    in_reward = settings.credit.kl_in_reward > 0
+    in_reward = settings.credit.kl_in_reward
     reads_old = parts.objective.reads_old or settings.credit.correction is not None or in_reward
     micros = part.split(settings.rollout.rows_per_micro_batch)
     if part.old_logprobs is None and reads_old:
@@ -121,10 +137,8 @@ def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings
     return select_tokens(rows, logp, entropy, settings.credit, parts.objective.on_policy, seed)
 
 
-def useful_rows(part: TokenBatch, objective: Objective) -> TokenBatch:
-    """The rows that have a gradient: a row of advantage 0 or weight 0 mostly has none and is skipped."""
-    if objective.needs_every_row:
-        return part
+def useful_rows(part: TokenBatch) -> TokenBatch:
+    """The rows that have a gradient of their own: those of advantage 0 or weight 0 have none."""
     per_token = (part.advantages * part.weights).abs()
     if part.nll_weights is not None:
         per_token = per_token + part.nll_weights
@@ -132,27 +146,29 @@ def useful_rows(part: TokenBatch, objective: Objective) -> TokenBatch:
     return part.select_rows(counts.nonzero().squeeze(1).tolist())
 
 
-def step_metrics(
+def finish_step(
     rollout: Rollout,
     done: Pass,
     stats: UpdateStats | None,
     lr: float | None,
-    beta: float,
+    parts: PolicyParts,
     train_s: float,
-) -> dict[str, float | None]:
-    """The metric line of an optimizer step; reward metrics appear on the first step of a rollout only.
+) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    """The metric line of an optimizer step, and what its coefficients, which move now, have to say.
 
     ``stats`` and ``lr`` are None where the policy took no step. ``time/train_s`` includes old and reference log-probs;
-    ``tokens_per_s`` counts the completion tokens of the step.
+    ``tokens_per_s`` counts the completion tokens of the step. Reward metrics appear on the first step of a rollout
+    only.
     """
     step_s = rollout.rollout_s + rollout.reward_s + train_s
+    moving = parts.coefficients
     metrics: dict[str, float | None] = {
         "kl": None,
         "clip_ratio": None,
         "entropy": None,
         **merge_metrics([done.metrics] if stats is None else [stats.metrics, done.metrics]),
         "loss": None if stats is None else stats.loss,
-        "beta": beta,
+        "beta": moving.kl.beta,
         "grad_norm": None if stats is None else stats.grad_norm,
         "update_skipped": None if stats is None else float(not stats.applied),
         "lr": lr,
@@ -162,4 +178,7 @@ def step_metrics(
         "time/step_s": step_s,
         "tokens_per_s": done.part.num_tokens / step_s,
     }
-    return metrics | (reward_metrics(rollout.groups) if rollout.groups else {})
+    if moving.entropy is not None:
+        metrics["entropy_coef"] = moving.entropy.weight
+    said = () if stats is None else moving.observe(metrics["kl"], metrics["entropy"], done.part.num_rows)
+    return metrics | (reward_metrics(rollout.groups) if rollout.groups else {}), said

@@ -21,9 +21,9 @@ from covey.trainers.policy import (
     PolicyParts,
     PolicySettings,
     chosen_tokens,
+    finish_step,
     passes_over,
     rollout_batch,
-    step_metrics,
 )
 from covey.trainers.rollout import collect
 from covey.trainers.schedule import Schedule
@@ -84,18 +84,18 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
         stats, lr = None, None
         if policy_step > 0:
             lr = actor.schedule(policy_step)
-            stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.objective, lr)
+            stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.current(), lr)
         step += 1
         actor.rollout.engine.load_weights(actor.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        metrics = step_metrics(rollout, item, stats, lr, actor.beta(policy), seconds)
+        metrics, said = finish_step(rollout, item, stats, lr, actor, seconds)
         metrics |= merge_metrics([critic.metrics]) | {
             "value/loss": critic.loss,
             "value/grad_norm": critic.grad_norm,
             "value/update_skipped": float(not critic.applied),
             "value/lr": critic_lr,
         }
-        yield StepResult(step, metrics, rollout.groups, advantages)
+        yield StepResult(step, metrics, rollout.groups, advantages, said)
         rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
         started = time.perf_counter()
 
@@ -111,9 +111,9 @@ def with_values(batch: TokenBatch, parts: PPOParts, settings: PPOSettings) -> To
     parts.policy.rollout.note("values")
     values = parts.critic.values(batch.split(settings.policy.rollout.rows_per_micro_batch))
     kl: Tensor | None = None
-    if settings.policy.credit.kl_in_reward:
+    if weight := parts.policy.reward_kl(settings.policy):
         assert batch.old_logprobs is not None and batch.ref_logprobs is not None
-        kl = settings.policy.credit.kl_in_reward * k1(batch.old_logprobs, batch.ref_logprobs, None)
+        kl = weight * k1(batch.old_logprobs, batch.ref_logprobs, None)
     rewards = token_rewards(batch.rewards.nan_to_num(0.0).float(), kl, batch.lens)
     targets = gae(rewards, values, batch.lens, critic.gamma, critic.lam_value) + values
     lam: float | Tensor = critic.lam

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from covey.algo.advantages import zero_std_groups
+from covey.control.order import stream_indices
 from covey.rollout.base import RolloutEngine, Sampling
-from covey.trainers.order import stream_indices
 from covey.types import Group, Prompt, Score
 
 Note = Callable[[str], None]
