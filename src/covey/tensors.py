@@ -44,6 +44,7 @@ class TokenBatch:
     advantages: Tensor  # [N] float32
     weights: Tensor  # [N] float32, the aggregation weight: applied loss = sum(weights * token_loss)
     rollout_logprobs: Tensor  # [N] float32, the engine's log-probs at the sampling temperature
+    temperatures: Tensor  # [R] float32, at which each row was sampled; every log-prob of it is taken there
     old_logprobs: Tensor | None = None  # [N]; None: on-policy, the ratio is 1 by definition
     ref_logprobs: Tensor | None = None  # [N]; None: no KL term
     marked: Tensor | None = None  # [N] bool, tokens that the loss treats apart
@@ -69,6 +70,11 @@ class TokenBatch:
         """[N] int64: the row each completion token belongs to."""
         return torch.repeat_interleave(torch.arange(self.num_rows, device=self.lens.device), self.lens)
 
+    @property
+    def temperature_of_token(self) -> Tensor:
+        """[N] float32."""
+        return self.temperatures.repeat_interleave(self.lens)
+
     def with_fields(self, **tensors: Tensor | None) -> TokenBatch:
         """A copy with some tensors replaced."""
         return replace(self, **tensors)  # type: ignore[arg-type]
@@ -93,6 +99,7 @@ class TokenBatch:
             prompt_ids=self.prompt_ids[prompt_index],
             prompt_lens=self.prompt_lens[groups],
             lens=self.lens[picked],
+            temperatures=self.temperatures[picked],
             rewards=None if self.rewards is None else self.rewards[picked],
             group_of_row=new_group,
             **per_token,
@@ -129,7 +136,8 @@ def _ranges(starts: Tensor, lens: Tensor) -> Tensor:
 
 
 def make_batch(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[Sequence[int]]]) -> TokenBatch:
-    """Pack ``completions[k]`` (the rows of group k) under ``prompts[k]``; weights and advantages start at zero.
+    """Pack ``completions[k]`` (the rows of group k) under ``prompts[k]``; weights and advantages start at zero,
+    temperatures at one.
 
     Raises ValueError on an empty prompt, an empty completion, or another number of prompts than of groups.
     """
@@ -149,4 +157,5 @@ def make_batch(prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[
         advantages=torch.zeros(len(flat)),
         weights=torch.zeros(len(flat)),
         rollout_logprobs=torch.zeros(len(flat)),
+        temperatures=torch.ones(len(rows)),
     )

@@ -47,6 +47,8 @@ class Completion:
     finish_reason: FinishReason
     weight_version: int = 0
     """Version of the weights that sampled it; the trainer refuses another one than it expects."""
+    temperature: float = 1.0
+    """At which it was sampled; its log-probs, the engine's and the trainer's, are those at this temperature."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,10 @@ def engine_of(loaded: LoadedModel) -> TorchEngine:
 def batch_of(prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]) -> TokenBatch:
     batch = make_batch([p.token_ids for p in prompts], [[c.token_ids for c in group] for group in groups])
     logprobs = torch.tensor([value for group in groups for c in group for value in c.logprobs])
+    temperatures = torch.tensor([c.temperature for group in groups for c in group])
     ones = torch.ones(batch.num_tokens)
-    return batch.with_fields(rollout_logprobs=logprobs, advantages=ones, weights=ones / batch.num_tokens)
+    batch = batch.with_fields(rollout_logprobs=logprobs, temperatures=temperatures)
+    return batch.with_fields(advantages=ones, weights=ones / batch.num_tokens)
 
 
 def test_the_embedded_model_is_what_it_says(loaded: LoadedModel) -> None:
@@ -99,7 +101,7 @@ def test_engine_and_trainer_log_probs_agree_in_fp32(loaded: LoadedModel) -> None
     prompts = prompts_of(loaded, QUESTIONS[:3])
     sampling = Sampling(temperature=0.8, max_new_tokens=24)
     batch = batch_of(prompts, engine_of(loaded).generate(prompts, 4, sampling, seed=(1, 0)))
-    backend = LocalBackend(loaded.policy, None, AdamWParams(), temperature=0.8)
+    backend = LocalBackend(loaded.policy, None, AdamWParams())
     trainer = backend.logprobs(batch.split(5))[0]
     assert (trainer - batch.rollout_logprobs).abs().max() < 1e-4
     assert ((trainer - batch.rollout_logprobs).exp() - 1).abs().max() < 1e-4
@@ -144,5 +146,5 @@ def test_log_probs_never_make_all_logits(loaded: LoadedModel) -> None:
     prompt = list(range(100, 356))
     batch = make_batch([prompt] * 4, [[[1000 + 16 * row + t for t in range(16)]] for row in range(4)])
     with torch.no_grad(), LargestTensor() as largest:
-        loaded.policy.completion_logprobs(batch, 1.0, chunk_size=32, with_entropy=True)
+        loaded.policy.completion_logprobs(batch, chunk_size=32, with_entropy=True)
     assert largest.size == 49152 * 576 * 4

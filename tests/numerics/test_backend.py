@@ -108,6 +108,7 @@ def grpo_batch(how: How, loss_type: str) -> TokenBatch:
     # one nominal micro-batch: bnpo's own definition is a mean inside micro-batches
     params = AggregationParams(max_completion_length=8, rows_per_micro_batch=1000)
     batch = batch.with_fields(
+        temperatures=torch.tensor([0.7 + len(ids) / 50 for ids, _, _ in rows]),
         mask=mask,
         advantages=torch.cat([torch.full((len(ids),), advantage) for ids, advantage, _ in rows]),
         weights=aggregation_weights(mask, batch.lens, LOSSES[loss_type].aggregation, params),
@@ -121,6 +122,7 @@ def with_long_neighbour(batch: TokenBatch) -> TokenBatch:
     """One more group of one untrained row, its prompt and completion far longer than all others."""
     extra = make_batch([list(range(40, 100))], [[list(range(100, 150))]])
     names = ("prompt_ids", "prompt_lens", "completion_ids", "lens", "advantages", "weights", "rollout_logprobs")
+    names += ("temperatures",)
     joined = {name: torch.cat([getattr(batch, name), getattr(extra, name)]) for name in names}
     return replace(
         batch,
@@ -140,7 +142,7 @@ def train(how: How, loss_type: str, beta: float, iterations: int) -> tuple[list[
     model.gradient_checkpointing = how.checkpointing
     # eps 1e-6: AdamW's first step is g / (|g| + eps), which blows up the rounding of gradients that are next to nothing
     params = AdamWParams(weight_decay=0.1, max_grad_norm=0.5, eps=1e-6)
-    backend = LocalBackend(model, tiny(seed=1), params, temperature=0.7, chunk_size=how.chunk_size)
+    backend = LocalBackend(model, tiny(seed=1), params, chunk_size=how.chunk_size)
     on_policy = iterations == 1
     spec = LOSSES[loss_type]
     params = spec.with_options(OWN_RANGE.get(loss_type, {}) | REQUIRED.get(loss_type, {}))
@@ -205,7 +207,7 @@ def test_the_applied_gradient_is_the_weighted_sum_and_nothing_else() -> None:
     """The contract of backends/base.py: no division by micro-batches, rows or tokens."""
     batch = grpo_batch(How(), "dr_grpo")
     model = tiny()
-    logp, _ = model.completion_logprobs(batch, 1.0, chunk_size=512, with_entropy=False)
+    logp, _ = model.completion_logprobs(batch, chunk_size=512, with_entropy=False)
     (batch.weights * -logp).sum().backward()
     norm = flat(p.grad for p in model.parameters()).norm().item()
     stats = LocalBackend(tiny(), None, AdamWParams()).update(batch.split(3), logp_loss, 1e-4)

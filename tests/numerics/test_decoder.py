@@ -31,7 +31,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
-TEMPERATURE = 0.7
+TEMPERATURES = [0.7, 1.3, 1.0, 0.5, 1.5, 0.9]  # of the rows
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15]]
 COMPLETIONS = [[[20, 21, 2], [22, 2]], [[23]], [[24, 25, 26, 27, 2], [28, 2], [2]]]
 
@@ -77,16 +77,16 @@ def decoder_of(model: Any) -> Decoder:
 
 
 def small_batch() -> TokenBatch:
-    return make_batch(PROMPTS, COMPLETIONS)
+    return make_batch(PROMPTS, COMPLETIONS).with_fields(temperatures=torch.tensor(TEMPERATURES))
 
 
 def rows_alone(model: Any, prompts: Sequence[list[int]], completions: Sequence[Sequence[list[int]]]) -> Tensor:
-    """Log-softmax [N, V] at TEMPERATURE for the completion positions, every row run alone and without padding."""
+    """Log-softmax [N, V] at TEMPERATURES for the completion positions, every row run alone and without padding."""
+    owned = [(prompt, row) for prompt, rows in zip(prompts, completions, strict=True) for row in rows]
     parts = []
-    for prompt, rows in zip(prompts, completions, strict=True):
-        for row in rows:
-            logits = model(torch.tensor([prompt + row])).logits[0]
-            parts.append(torch.log_softmax(logits[len(prompt) - 1 : -1] / TEMPERATURE, -1))
+    for (prompt, row), temperature in zip(owned, TEMPERATURES, strict=False):
+        logits = model(torch.tensor([prompt + row])).logits[0]
+        parts.append(torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, -1))
     return torch.cat(parts)
 
 
@@ -135,7 +135,7 @@ def test_logprobs_and_gradients_are_those_of_transformers(family: str, changes: 
     model.zero_grad(set_to_none=True)
 
     policy: PolicyModel = HFModel(model) if generic else decoder_of(model)
-    logp, entropy = policy.completion_logprobs(batch, TEMPERATURE, chunk_size=4, with_entropy=True)
+    logp, entropy = policy.completion_logprobs(batch, chunk_size=4, with_entropy=True)
     assert logp.dtype == torch.float32 and entropy is not None
     (weights * logp + 0.3 * entropy).sum().backward()
     assert largest_gap(logp, expected) < 2e-5
@@ -161,7 +161,7 @@ def test_chunk_size_changes_nothing(generic: bool) -> None:
     results = []
     for chunk_size in (1000, 3, 1):
         policy.module.zero_grad(set_to_none=True)
-        logp, entropy = policy.completion_logprobs(batch, TEMPERATURE, chunk_size=chunk_size, with_entropy=True)
+        logp, entropy = policy.completion_logprobs(batch, chunk_size=chunk_size, with_entropy=True)
         assert entropy is not None
         loss = (weights * logp).sum()
         loss.backward()
@@ -180,7 +180,7 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     for flag in (False, True):
         decoder.gradient_checkpointing = flag
         decoder.zero_grad(set_to_none=True)
-        logp, entropy = decoder.completion_logprobs(small_batch(), 1.0, chunk_size=100, with_entropy=False)
+        logp, entropy = decoder.completion_logprobs(small_batch(), chunk_size=100, with_entropy=False)
         assert entropy is None
         logp.mean().backward()
         found.append((logp.detach(), gradients(decoder)))
@@ -336,7 +336,7 @@ def test_only_completion_positions_meet_the_vocabulary(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(logprob, "_chunk_logits", counting)
     batch = make_batch([list(range(3, 55))], [[list(range(60, 68))]])
-    logp, _ = decoder.completion_logprobs(batch, 1.0, chunk_size=3, with_entropy=True)
+    logp, _ = decoder.completion_logprobs(batch, chunk_size=3, with_entropy=True)
     assert sum(projected) <= 9 and max(projected) <= 3
     logp.sum().backward()
     assert sum(projected) <= 18  # the backward pass recomputes them once
@@ -347,7 +347,7 @@ def test_only_completion_positions_meet_the_head_of_any_other_model() -> None:
     seen: list[int] = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
     batch = make_batch([list(range(3, 55))], [[list(range(60, 68))]])
-    HFModel(model).completion_logprobs(batch, 1.0, chunk_size=512, with_entropy=False)
+    HFModel(model).completion_logprobs(batch, chunk_size=512, with_entropy=False)
     assert seen and max(seen) <= 9
     seen.clear()
     HFModel(model).prefill([list(range(3, 55)), [5, 6]], [2, 2], 4)
@@ -362,11 +362,11 @@ def test_a_row_does_not_feel_how_long_its_neighbours_are() -> None:
     model = gpt2()
     policy = HFModel(model)
     row, prompt = [8, 9, 2], [5, 6, 7]
-    alone, _ = policy.completion_logprobs(
-        make_batch([prompt], [[row]]), TEMPERATURE, chunk_size=512, with_entropy=False
-    )
+    single = make_batch([prompt], [[row]]).with_fields(temperatures=torch.tensor(TEMPERATURES[:1]))
+    alone, _ = policy.completion_logprobs(single, chunk_size=512, with_entropy=False)
     beside = make_batch([prompt, list(range(20, 41))], [[row], [list(range(50, 62))]])
-    padded, _ = policy.completion_logprobs(beside, TEMPERATURE, chunk_size=512, with_entropy=False)
+    beside = beside.with_fields(temperatures=torch.tensor(TEMPERATURES[:2]))
+    padded, _ = policy.completion_logprobs(beside, chunk_size=512, with_entropy=False)
     with torch.no_grad():
         plain = rows_alone(model, [prompt], [[row]]).gather(1, torch.tensor(row)[:, None]).squeeze(1)
     assert largest_gap(alone, plain) < 1e-5

@@ -105,8 +105,10 @@ def test_reported_logprobs_are_those_of_the_trainer(kind: str, sampling: Samplin
     """For exactly the sampled ids, of the full distribution at the sampling temperature also where filters are on."""
     model = policy(kind)
     groups = sample(engine_of(model), sampling)
+    assert {row.temperature for group in groups for row in group} == {sampling.temperature}
     batch = make_batch([p.token_ids for p in PROMPTS], ids_of(groups))
-    trainer, _ = model.completion_logprobs(batch, sampling.temperature, chunk_size=64, with_entropy=False)
+    batch = batch.with_fields(temperatures=torch.full_like(batch.temperatures, sampling.temperature))
+    trainer, _ = model.completion_logprobs(batch, chunk_size=64, with_entropy=False)
     reported = torch.tensor([value for group in groups for row in group for value in row.logprobs])
     assert (reported - trainer).abs().max() < 1e-4
     assert (reported - trainer).exp().sub(1).abs().max() < 1e-4
@@ -118,7 +120,7 @@ def test_bf16_engine_and_trainer_agree_on_average() -> None:
     model.module.to(torch.bfloat16)
     groups = sample(engine_of(model), Sampling(max_new_tokens=20))
     batch = make_batch([p.token_ids for p in PROMPTS], ids_of(groups))
-    trainer, _ = model.completion_logprobs(batch, 1.0, chunk_size=64, with_entropy=False)
+    trainer, _ = model.completion_logprobs(batch, chunk_size=64, with_entropy=False)
     reported = torch.tensor([value for group in groups for row in group for value in row.logprobs])
     assert (trainer - reported).exp().mean().item() == pytest.approx(1.0, abs=0.02)
 
@@ -145,7 +147,7 @@ def test_ids_are_never_made_again_from_text() -> None:
         assert row.text == tokenizer.decode(ids).replace(" ", "")
         assert tokenizer.encode_text(row.text) != ids
     batch = make_batch([prompt.token_ids], [[row.token_ids for row in changed]])
-    trainer, _ = model.completion_logprobs(batch, 1.0, chunk_size=64, with_entropy=False)
+    trainer, _ = model.completion_logprobs(batch, chunk_size=64, with_entropy=False)
     reported = [value for row in changed for value in row.logprobs]
     assert len(reported) == batch.num_tokens
     assert trainer.tolist() == pytest.approx(reported, abs=1e-4)

@@ -25,18 +25,17 @@ class LocalBackend:
         params: AdamWParams,
         *,
         compute_dtype: torch.dtype = torch.float32,
-        temperature: float = 1.0,
         chunk_size: int = 512,
         with_entropy: bool = True,
     ) -> None:
         self._model, self._reference = model, reference
-        self._temperature, self._chunk_size, self._with_entropy = temperature, chunk_size, with_entropy
+        self._chunk_size, self._with_entropy = chunk_size, with_entropy
         self._masters = Masters(model.module, list(model.module.parameters()), params, compute_dtype)
 
     def update(self, micros: Sequence[TokenBatch], objective: Objective, lr: float) -> UpdateStats:
         def share(micro: TokenBatch) -> tuple[Tensor, Mapping[str, MetricSum]]:
             logp, entropy = self._model.completion_logprobs(
-                micro, self._temperature, chunk_size=self._chunk_size, with_entropy=self._with_entropy
+                micro, chunk_size=self._chunk_size, with_entropy=self._with_entropy
             )
             return objective(micro, logp, entropy)
 
@@ -52,7 +51,6 @@ class LocalBackend:
         parts = [
             model.completion_logprobs(
                 micro.to(self._masters.device),
-                self._temperature,
                 chunk_size=self._chunk_size,
                 with_entropy=with_entropy,
             )

@@ -136,9 +136,7 @@ def load_learner(config: PolicyConfig) -> Learner:
     dtype, device = dtype_of(config.model), device_of(config.model.device)
     loaded = load_model(config.model.model, device, checkpointing=config.batch.gradient_checkpointing)
     reference = reference_of(loaded, dtype) if config.algo.beta else None
-    backend = LocalBackend(
-        loaded.policy, reference, adamw(config.optim), compute_dtype=dtype, temperature=config.sampling.temperature
-    )
+    backend = LocalBackend(loaded.policy, reference, adamw(config.optim), compute_dtype=dtype)
     sampling = sampling_of(config.sampling)
     if sampling.is_filtered:
         say(

@@ -37,9 +37,12 @@ class PolicyModel(Protocol):
     def hidden_size(self) -> int: ...
 
     def completion_logprobs(
-        self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
+        self, batch: TokenBatch, *, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """log pi(token | prefix) at ``temperature``, [N] float32, and the entropy [N] if asked; both with gradient."""
+        """log pi(token | prefix) at the batch's temperatures, [N] float32, and the entropy [N] if asked.
+
+        Both with gradient.
+        """
         ...
 
     def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:

@@ -146,10 +146,11 @@ class Decoder(nn.Module):
         return normalized(x, self.norm)
 
     def completion_logprobs(
-        self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
+        self, batch: TokenBatch, *, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         states, _ = self.completion_states(batch)
-        return linear_logprobs(states, self.head_weight, batch.completion_ids, temperature, chunk_size, with_entropy)
+        ids, temperature = batch.completion_ids, batch.temperature_of_token
+        return linear_logprobs(states, self.head_weight, ids, temperature, chunk_size, with_entropy)
 
     def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         layout = PackedLayout(batch)

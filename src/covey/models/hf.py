@@ -60,21 +60,21 @@ class HFModel:
         return int(self._model.config.hidden_size)
 
     def completion_logprobs(
-        self, batch: TokenBatch, temperature: float, *, chunk_size: int, with_entropy: bool
+        self, batch: TokenBatch, *, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         """``chunk_size`` bounds rows: the model's own head makes the logits of whole rows, completion part only."""
         longest = int(batch.lens.max())
         rows_per_part = max(1, chunk_size // longest)
-        parts = [self._part_logprobs(part, temperature, with_entropy) for part in batch.split(rows_per_part)]
+        parts = [self._part_logprobs(part, with_entropy) for part in batch.split(rows_per_part)]
         entropies = [entropy for _, entropy in parts if entropy is not None]
         return torch.cat([logp for logp, _ in parts]), torch.cat(entropies) if with_entropy else None
 
-    def _part_logprobs(self, batch: TokenBatch, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def _part_logprobs(self, batch: TokenBatch, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         inputs, real = _padded_rows(batch)
         longest = real.shape[1]
         outputs = self._model(**inputs, logits_to_keep=longest + 1, use_cache=False)
         logits = outputs.logits[:, -(longest + 1) : -1][real]
-        return gathered_logprobs(logits, batch.completion_ids, temperature, with_entropy)
+        return gathered_logprobs(logits, batch.completion_ids, batch.temperature_of_token, with_entropy)
 
     def completion_states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
         inputs, real = _padded_rows(batch)

@@ -14,8 +14,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def _chunk_logits(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    return (states @ weight.t()).float().div_(temperature)
+Temperature = float | Tensor
+"""The sampling temperature: one for all tokens, or one each, [N]."""
+
+
+def _chunk_logits(states: Tensor, weight: Tensor, temperature: Tensor) -> Tensor:
+    return (states @ weight.t()).float().div_(temperature[:, None])
 
 
 def chosen_logits(states: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
@@ -36,7 +40,7 @@ def with_chosen_logit(logp: Tensor, rounded: Tensor, exact: Tensor) -> Tensor:
 class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_size: int, with_entropy: bool
+        ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, temperature: Tensor, chunk_size: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         count = len(ids)
         logp = torch.empty(count, dtype=torch.float32, device=states.device)
@@ -44,8 +48,8 @@ class _LinearLogprobs(torch.autograd.Function):
         entropy = torch.zeros_like(logp)
         for start in range(0, count, chunk_size):
             part = slice(start, start + chunk_size)
-            logits = _chunk_logits(states[part], weight, temperature)
-            chosen = chosen_logits(states[part], weight, ids[part]) / temperature
+            logits = _chunk_logits(states[part], weight, temperature[part])
+            chosen = chosen_logits(states[part], weight, ids[part]) / temperature[part]
             logits.scatter_(1, ids[part, None], chosen[:, None])
             highest = logits.amax(dim=-1)
             exps = torch.sub(logits, highest[:, None], out=None if with_entropy else logits).exp_()
@@ -55,27 +59,27 @@ class _LinearLogprobs(torch.autograd.Function):
             if with_entropy:
                 # H = log Z - E[logit]; the dot product needs no [n, V] temporary
                 entropy[part] = normaliser[part] - torch.linalg.vecdot(exps, logits) / total
-        ctx.save_for_backward(states, weight, ids, normaliser, logp, entropy)
-        ctx.temperature, ctx.chunk_size = temperature, chunk_size
+        ctx.save_for_backward(states, weight, ids, temperature, normaliser, logp, entropy)
+        ctx.chunk_size = chunk_size
         ctx.set_materialize_grads(False)  # an entropy that is only reported must cost nothing in the backward pass
         ctx.mark_non_differentiable(normaliser)
         return logp, entropy, normaliser
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        states, weight, ids, normaliser, logp, entropy = ctx.saved_tensors
+        states, weight, ids, temperature, normaliser, logp, entropy = ctx.saved_tensors
         grad_logp, grad_entropy = grads[0], grads[1]
         grad_states = torch.empty_like(states)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         for start in range(0, len(ids), ctx.chunk_size):
             part = slice(start, start + ctx.chunk_size)
-            log_probs = _chunk_logits(states[part], weight, ctx.temperature).sub_(normaliser[part, None])
+            log_probs = _chunk_logits(states[part], weight, temperature[part]).sub_(normaliser[part, None])
             log_probs.scatter_(1, ids[part, None], logp[part, None])
             grad_logits = _grad_logits(
                 log_probs,
                 ids[part, None],
-                None if grad_logp is None else grad_logp[part, None] / ctx.temperature,
-                None if grad_entropy is None else grad_entropy[part, None] / ctx.temperature,
+                None if grad_logp is None else (grad_logp[part] / temperature[part])[:, None],
+                None if grad_entropy is None else (grad_entropy[part] / temperature[part])[:, None],
                 entropy[part, None],
             ).to(weight.dtype)
             grad_states[part] = grad_logits @ weight
@@ -101,23 +105,25 @@ def _grad_logits(
 
 
 def linear_logprobs(
-    states: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_size: int, with_entropy: bool
+    states: Tensor, weight: Tensor, ids: Tensor, temperature: Temperature, chunk_size: int, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(states @ weight.T / temperature)[ids], float32 [N], and the entropy [N] if asked.
 
     states [N, d], weight [V, d], ids [N] int64. Both differentiable in states and weight.
     """
+    of_token = torch.as_tensor(temperature, dtype=torch.float32, device=states.device).expand(len(ids))
     logp, entropy, _ = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
-        states, weight, ids, temperature, chunk_size, with_entropy
+        states, weight, ids, of_token, chunk_size, with_entropy
     )
     return logp, entropy if with_entropy else None
 
 
 def gathered_logprobs(
-    logits: Tensor, ids: Tensor, temperature: float, with_entropy: bool
+    logits: Tensor, ids: Tensor, temperature: Temperature, with_entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The same from ready logits [N, V], for models that come with a forward of their own."""
-    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    of_token = torch.as_tensor(temperature, dtype=torch.float32, device=logits.device).expand(len(ids))
+    log_probs = torch.log_softmax(logits.float() / of_token[:, None], dim=-1)
     logp = log_probs.gather(1, ids[:, None]).squeeze(1)
     if not with_entropy:
         return logp, None

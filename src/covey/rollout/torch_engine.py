@@ -130,14 +130,16 @@ class TorchEngine:
             logits = state.step(tokens)
         if not bool(torch.isfinite(logprobs).all()):
             raise RuntimeError(f"the model gives logits that are not finite (weight version {self._version})")
-        return self._completions(ids.cpu(), logprobs.cpu(), lens.tolist())
+        return self._completions(ids.cpu(), logprobs.cpu(), lens.tolist(), sampling.temperature or 1.0)
 
     @staticmethod
     def _exact(logprobs: Tensor, logits: Tensor, state: DecodeState, tokens: Tensor, temperature: float) -> Tensor:
         rounded = logits.gather(1, tokens[:, None]).squeeze(1)
         return with_chosen_logit(logprobs, rounded / temperature, state.chosen_logits(tokens) / temperature)
 
-    def _completions(self, ids: Tensor, logprobs: Tensor, lens: Sequence[int]) -> list[Completion]:
+    def _completions(
+        self, ids: Tensor, logprobs: Tensor, lens: Sequence[int], temperature: float
+    ) -> list[Completion]:
         ends = set(self._end_ids.tolist())
         rows = []
         for row, length in enumerate(lens):
@@ -150,6 +152,7 @@ class TorchEngine:
                     text=self._decode(tokens[:-1] if stopped else tokens),
                     finish_reason="stop" if stopped else "length",
                     weight_version=self._version,
+                    temperature=temperature,
                 )
             )
         return rows

@@ -76,6 +76,7 @@ def pack(groups: Sequence[Group], overlong_filter: bool) -> TokenBatch:
         mask=mask,
         rewards=rewards,
         rollout_logprobs=torch.tensor([lp for m in members for lp in m.completion.logprobs]),
+        temperatures=torch.tensor([m.completion.temperature for m in members]),
     )
 
 
