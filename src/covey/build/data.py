@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,23 @@ def reward_set(
         embed=SentenceEmbedder() if "diversity" in named else None,
     )
     return build_reward_set(named, context=context, weights=config.reward_weights, plugins=plugins)
+
+
+def difficulties(prompts: Sequence[Prompt]) -> list[float]:
+    """How hard each prompt is: its column ``difficulty``, or what the task says; UserError where neither says it."""
+    task = get_task("countdown")
+    found: list[float] = []
+    for prompt in prompts:
+        own = prompt.columns.get("difficulty")
+        if own is None and {"nums", "target"} <= prompt.columns.keys():
+            own = task.difficulty(prompt.columns)
+        if isinstance(own, bool) or not isinstance(own, int | float) or not math.isfinite(own):
+            raise UserError(
+                f"--curriculum stages: prompt {prompt.id} has no difficulty; give the rows a column of numbers called"
+                " difficulty (larger is harder), or use --curriculum solve_rate"
+            )
+        found.append(float(own))
+    return found
 
 
 def training_texts(

@@ -23,14 +23,6 @@ from covey.config import (
     SamplingConfig,
     TrainDataConfig,
 )
-from covey.control.coefficients import (
-    Coefficients,
-    EntropyControl,
-    KLControl,
-    KLRule,
-    ProportionalRule,
-    ThresholdRule,
-)
 from covey.errors import UserError
 from covey.models.base import PolicyModel
 from covey.models.decoder import Decoder
@@ -122,23 +114,6 @@ def objective_of(config: PolicyConfig, plan: BatchPlan, contrast: ContrastConfig
         algo.entropy_coef,
         config.mismatch.off_policy_sequence_mask_delta,
         term,
-    )
-
-
-def coefficients_of(config: PolicyConfig) -> Coefficients:
-    """What moves beta and the weight of the entropy bonus."""
-    algo, moving = config.algo, config.coefficients
-    rules: dict[str, KLRule | None] = {
-        "fixed": None,
-        "threshold": ThresholdRule(moving.kl_high, moving.kl_low, moving.beta_up, moving.beta_down),
-        "proportional": ProportionalRule(moving.kl_target, moving.kl_horizon),
-    }
-    kl = KLControl(algo.beta, rules[moving.kl_control], moving.beta_min, moving.beta_max, moving.kl_alarm)
-    if not moving.use_adaptive_entropy:
-        return Coefficients(kl)
-    low, high = moving.entropy_coef_min, moving.entropy_coef_max
-    return Coefficients(
-        kl, EntropyControl(algo.entropy_coef, moving.entropy_target, moving.entropy_coef_delta, low, high)
     )
 
 

@@ -27,8 +27,8 @@ from covey.build.objects import (
     schedule_of,
 )
 from covey.build.stage import Job, Resume, Stage, Stateful, open_resume, restore
+from covey.build.steering import Steering, source_of
 from covey.config import PolicyConfig
-from covey.control.coefficients import Coefficients
 from covey.evals.accuracy import evaluate
 from covey.models.load import LoadedModel, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompts
@@ -83,6 +83,7 @@ def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, 
     score = reward_set(config.reward, [*prompts, *held_out], longest, rewards)
     plan = batch_plan(config, len(prompts))
     check_objective(config, plan)
+    source_of(config, prompts, plan)  # refuses a curriculum that does not fit
     return Inputs(score, prompts, held_out, plan)
 
 
@@ -177,7 +178,7 @@ def parts_of(
     inputs: Inputs,
     learner: Learner,
     objective: Objective,
-    coefficients: Coefficients,
+    steering: Steering,
     steps: int,
     stage: Stage,
 ) -> PolicyParts:
@@ -186,24 +187,22 @@ def parts_of(
         stage.loop.eval_steps = config.eval.eval_steps
         stage.loop.evaluate = lambda step: eval_in_training(config, inputs, learner.engine, stage, step)
     return PolicyParts(
-        rollout=RolloutParts(inputs.prompts, learner.engine, inputs.score.score, learner.sampling, stage.note),
+        rollout=RolloutParts(
+            inputs.prompts, learner.engine, inputs.score.score, learner.sampling, steering.rollouts, stage.note
+        ),
         backend=learner.backend,
         objective=objective,
         schedule=schedule_of(config.optim, steps),
-        coefficients=coefficients,
+        coefficients=steering.coefficients,
     )
 
 
 def settings_of(config: PolicyConfig, plan: BatchPlan) -> PolicySettings:
     rollout = RolloutSettings(
-        num_generations=plan.num_generations,
-        prompts_per_rollout=plan.prompts_per_generation,
-        rows_per_step=plan.completions_per_step,
-        rows_per_micro_batch=plan.per_device,
+        steps_per_pass=plan.steps_per_rollout // plan.num_iterations,
         num_iterations=plan.num_iterations,
-        shuffle=config.data.dataset_shuffle,
+        rows_per_micro_batch=plan.per_device,
         seed=config.run.seed,
-        data_seed=data_seed(config.data, config.run),
     )
     return PolicySettings(rollout, credit_of(config), config.algo.aggregation)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from covey.backends.local import LocalValueBackend
 from covey.build.data import Rows
-from covey.build.objects import adamw, coefficients_of, objective_of
+from covey.build.objects import adamw, objective_of
 from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
 from covey.build.stage import Outcome, Stateful, training_stage
+from covey.build.steering import steering_of
 from covey.config import CriticConfig, PPOConfig
 from covey.errors import UserError
 from covey.models.load import load_model
@@ -36,20 +37,20 @@ def run_ppo(
             f"--critic_warmup {config.critic.critic_warmup}: the run has {inputs.plan.total_steps} steps, so the policy"
             " would never be trained"
         )
+    steering = steering_of(config, inputs.prompts, inputs.plan)
     learner = load_learner(config)
     # a second backbone in float32, before the first is rounded to the computing precision
     backbone = load_model(config.model.model, learner.device, checkpointing=config.batch.gradient_checkpointing)
     critic = LocalValueBackend(
         ValueModel(backbone.policy), adamw(config.optim), of_rows=False, compute_dtype=learner.dtype
     )
-    coefficients = coefficients_of(config)
-    states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic, "coefficients": coefficients}
+    states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic, **steering.states}
     job, start = open_job(config, "ppo", name, inputs, learner, states, resume, display)
     settings = PPOSettings(settings_of(config, inputs.plan), critic_settings(config.critic))
     with training_stage(job) as stage:
         parts = PPOParts(
             policy=parts_of(
-                config, inputs, learner, objective_of(config, inputs.plan), coefficients, policy_steps, stage
+                config, inputs, learner, objective_of(config, inputs.plan), steering, policy_steps, stage
             ),
             critic=critic,
             schedule=Schedule("constant", config.critic.critic_lr, 0, inputs.plan.total_steps),

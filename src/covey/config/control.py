@@ -7,6 +7,9 @@ from typing import Literal
 
 from covey.config.base import Section
 from covey.config.values import require
+from covey.errors import UserError
+
+Remedy = Literal["drop", "refill", "budget", "group_size", "temperature"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,82 @@ class CoefficientConfig(Section):
                 f"between --entropy_coef_min {self.entropy_coef_min:g} and --entropy_coef_max"
                 f" {self.entropy_coef_max:g} with --use_adaptive_entropy",
             )
+
+
+@dataclass(frozen=True)
+class RemedyConfig(Section):
+    """What is done about groups without variance, always or as a ladder."""
+
+    drop_zero_std: bool = False
+    dynamic_sample: bool = False
+    adaptive_budget: bool = False
+    max_resample_times: int = 3
+    resample_exhausted: Literal["partial", "skip", "stop"] = "partial"
+    max_group_size: int | None = None
+    zero_std_ladder: tuple[Remedy, ...] = ()
+    zero_std_high: float = 0.7
+    zero_std_low: float = 0.4
+    zero_std_patience: int = 2
+    ladder_temperature: float = 1.5
+
+    def check(self) -> None:
+        require(self.max_resample_times >= 1, "max_resample_times", self.max_resample_times, "at least 1")
+        require(self.zero_std_patience >= 1, "zero_std_patience", self.zero_std_patience, "at least 1 rollout")
+        low, high = self.zero_std_low, self.zero_std_high
+        require(0 <= low < high <= 1, "zero_std_low", low, f"a share below --zero_std_high {high:g}")
+        rungs = self.zero_std_ladder
+        require(len(set(rungs)) == len(rungs), "zero_std_ladder", rungs, "named once each")
+        for rung in rungs:
+            if rung in self.always:
+                raise UserError(f"--zero_std_ladder {rung}: --{ALWAYS[rung]} has it on already; drop one of them")
+
+    @property
+    def always(self) -> frozenset[Remedy]:
+        """The remedies that are on from the start."""
+        return frozenset(remedy for remedy, option in ALWAYS.items() if getattr(self, option))
+
+    @property
+    def all(self) -> frozenset[Remedy]:
+        """The remedies that may be on."""
+        return self.always | frozenset(self.zero_std_ladder)
+
+    def check_group(self, num_generations: int, temperature: float, contrast: bool) -> None:
+        """Refuse (UserError) remedies that can't work with this group size, temperature or objective."""
+        if not self.all:
+            return
+        if num_generations < 2:
+            raise UserError(
+                f"--num_generations {num_generations}: remedies against groups without variance need at least 2"
+            )
+        largest = self.max_group_size
+        fits = largest is None or largest >= 2 * num_generations
+        require(fits, "max_group_size", largest, f"at least twice --num_generations ({2 * num_generations})")
+        if "temperature" in self.all:
+            hotter = self.ladder_temperature > temperature
+            require(hotter, "ladder_temperature", self.ladder_temperature, f"above --temperature {temperature:g}")
+        if contrast and self.all & {"budget", "group_size", "drop", "refill"}:
+            raise UserError(
+                "--contrastive_coef needs the same number of completions in every group and micro-batch; remedies"
+                " against groups without variance change it"
+            )
+
+
+ALWAYS: dict[Remedy, str] = {"drop": "drop_zero_std", "refill": "dynamic_sample", "budget": "adaptive_budget"}
+"""The remedies that an option turns on from the start."""
+
+
+@dataclass(frozen=True)
+class CurriculumConfig(Section):
+    """Which prompts come when."""
+
+    curriculum: Literal["stages", "solve_rate"] | None = None
+    curriculum_group_sizes: tuple[int, ...] = (4, 8, 16)
+    curriculum_advance: float = 0.8
+    curriculum_memory: float = 0.7
+
+    def check(self) -> None:
+        sizes = self.curriculum_group_sizes
+        require(bool(sizes) and min(sizes) >= 2, "curriculum_group_sizes", sizes, "one or more numbers of at least 2")
+        advance, memory = self.curriculum_advance, self.curriculum_memory
+        require(0 < advance <= 1, "curriculum_advance", advance, "a solve rate: above 0, at most 1")
+        require(0 <= memory <= 1, "curriculum_memory", memory, "a share: 0 (only the last group counts) to 1")

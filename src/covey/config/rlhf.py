@@ -18,7 +18,7 @@ from covey.config.algo import (
     PreferenceConfig,
 )
 from covey.config.base import Composition, changed_options, default_values
-from covey.config.control import CoefficientConfig
+from covey.config.control import CoefficientConfig, CurriculumConfig, RemedyConfig
 from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LossConfig
 from covey.config.presets import expand
@@ -127,13 +127,19 @@ class GRPOConfig(PolicyConfig):
 
     algo: AlgoConfig = field(default=AlgoConfig())
     contrast: ContrastConfig = field(default=ContrastConfig())
+    remedies: RemedyConfig = field(default=RemedyConfig())
+    curriculum: CurriculumConfig = field(default=CurriculumConfig())
 
     def check(self) -> None:
         super().check()
         group, micro = self.rollout.num_generations, self.batch.per_device_train_batch_size
         if self.algo.group_relative:
             check_group_size(group)
-        if self.contrast.contrastive_coef and (group < 2 or micro % group):
+        contrast = self.contrast.contrastive_coef > 0
+        self.remedies.check_group(group, self.sampling.temperature, contrast)
+        if contrast and self.curriculum.curriculum == "stages":
+            raise UserError("--curriculum stages changes the group size, and --contrastive_coef needs one for all")
+        if contrast and (group < 2 or micro % group):
             raise UserError(
                 "--contrastive_coef compares the completions of a prompt, so a micro-batch must hold whole groups of at"
                 f" least two: --num_generations {group}, --per_device_train_batch_size {micro}"

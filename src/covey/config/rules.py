@@ -56,6 +56,41 @@ RULES = (
         "is read only with --use_adaptive_entropy true",
     ),
     ReadWhen(
+        ("zero_std_high", "zero_std_low", "zero_std_patience"),
+        lambda v: bool(v["zero_std_ladder"]),
+        "is read only with --zero_std_ladder",
+    ),
+    ReadWhen(
+        ("max_resample_times", "resample_exhausted"),
+        lambda v: v["dynamic_sample"] or "refill" in v["zero_std_ladder"],
+        "is read only with --dynamic_sample true or --zero_std_ladder ... refill",
+    ),
+    ReadWhen(
+        ("max_group_size",),
+        lambda v: v["adaptive_budget"] or "budget" in v["zero_std_ladder"],
+        "is read only with --adaptive_budget true or --zero_std_ladder ... budget",
+    ),
+    ReadWhen(
+        ("ladder_temperature",),
+        lambda v: "temperature" in v["zero_std_ladder"],
+        "is read only with --zero_std_ladder ... temperature",
+    ),
+    ReadWhen(
+        ("curriculum_group_sizes", "curriculum_advance"),
+        lambda v: v["curriculum"] == "stages",
+        "is read only with --curriculum stages",
+    ),
+    ReadWhen(
+        ("curriculum_memory",),
+        lambda v: v["curriculum"] == "solve_rate",
+        "is read only with --curriculum solve_rate",
+    ),
+    ReadWhen(
+        ("dataset_shuffle",),
+        lambda v: v.get("curriculum") != "solve_rate",
+        "is not read with --curriculum solve_rate: prompts are drawn by their solve rates",
+    ),
+    ReadWhen(
         ("scale_rewards",),
         lambda v: ADVANTAGE_ESTIMATORS[v["advantage_estimator"]].scale not in FIXED_SCALES,
         "is not read: this --advantage_estimator has a divisor of its own",

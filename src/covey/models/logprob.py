@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-
 Temperature = float | Tensor
 """The sampling temperature: one for all tokens, or one each, [N]."""
 

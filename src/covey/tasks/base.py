@@ -29,6 +29,10 @@ class Task(Protocol):
         """Return what is wrong with a data row (empty when it is usable); each entry names the field and the find."""
         ...
 
+    def difficulty(self, columns: Mapping[str, Any]) -> float | None:
+        """How hard a row is for this task, on any scale that grows; None: not known."""
+        ...
+
     def normalize_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of a valid row in which the task's columns have their standard names."""
         ...

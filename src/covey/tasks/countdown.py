@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.tasks.base import PromptTemplate, extract_answer, shown
 from covey.tasks.countdown_expr import is_correct
 from covey.tasks.countdown_generator import Problem
+from covey.tasks.countdown_solver import solutions
 from covey.types import Prompt
 
 __all__ = ["DEFAULT_TEMPLATE", "CountdownTask", "PromptTemplate", "problem_to_prompt"]
+
+_COUNTED_SOLUTIONS = 32
 
 DEFAULT_TEMPLATE = PromptTemplate(user="{target} from {nums}")
 
@@ -47,6 +51,12 @@ class CountdownTask:
         elif not _is_int(row["target"]):
             found.append(f'"target" must be an integer, found {shown(row["target"])}')
         return found
+
+    def difficulty(self, columns: Mapping[str, Any]) -> float:
+        """Puzzles with more numbers are harder, and among those the ones with fewer solutions (counted up to 32)."""
+        nums = _numbers(columns)
+        found = sum(1 for _ in itertools.islice(solutions(nums, columns["target"]), _COUNTED_SOLUTIONS))
+        return len(nums) - found / (_COUNTED_SOLUTIONS + 1)
 
     def normalize_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Adds ``nums`` when the row calls it ``numbers``; everything else is kept."""

@@ -84,6 +84,8 @@ def with_advantages(
     batch: TokenBatch, groups: Sequence[Group], settings: AdvantageSettings, kl_in_reward: float = 0.0
 ) -> TokenBatch:
     """The advantage of every token, from whole groups; a KL term in the reward reads old and reference log-probs."""
+    if batch.num_rows == 0:
+        return batch
     estimator = ADVANTAGE_ESTIMATORS[settings.estimator]
     assert batch.rewards is not None
     rewards, kl = batch.rewards, None
@@ -109,10 +111,14 @@ def with_advantages(
 
 
 def shown_advantages(batch: TokenBatch, groups: Sequence[Group]) -> list[list[float | None]]:
-    """Per group and completion, the mean over its tokens; None where nobody scored."""
+    """Per group and completion, the mean over its tokens.
+
+    None where nobody scored, and in groups behind those of the batch: they were sampled, but are not trained on.
+    """
     total = segment_sum(batch.advantages.double(), batch.row_of_token, batch.num_rows)
     values = iter((total / batch.lens).tolist())
-    return [[None if m.total is None else a for m, a in zip(g.members, values, strict=False)] for g in groups]
+    of_group = [[(member, next(values, None)) for member in group.members] for group in groups]
+    return [[None if member.total is None else value for member, value in pairs] for pairs in of_group]
 
 
 def is_correct(member: Scored) -> bool:

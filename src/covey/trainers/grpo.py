@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from covey.trainers.credit import AdvantageSettings, shown_advantages, with_advantages
 from covey.trainers.policy import (
@@ -38,16 +38,16 @@ def grpo_step(parts: PolicyParts, settings: GRPOSettings, step: int) -> Iterator
     started = time.perf_counter()
     batch = rollout_batch(rollout, parts, policy)
     batch = with_advantages(batch, rollout.groups, settings.advantages, parts.reward_kl(policy))
-    advantages = shown_advantages(batch, rollout.groups)
+    advantages = shown_advantages(batch, rollout.logged)
     for item in passes_over(batch, rollout.groups, parts, policy)[done:]:
         rows = chosen_tokens(item.rows, parts, policy, step)
         lr = parts.schedule(step + 1)
         parts.rollout.note(f"update {step + 1}")
-        stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.current(), lr)
+        stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.current(rollout.stale), lr)
         step += 1
         parts.rollout.engine.load_weights(parts.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
         metrics, said = finish_step(rollout, item, stats, lr, parts, seconds)
-        yield StepResult(step, metrics, rollout.groups, advantages, said)
-        rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
+        yield StepResult(step, metrics, rollout.logged, advantages, said)
+        rollout = rollout.used()
         started = time.perf_counter()

@@ -14,7 +14,7 @@ from covey.backends.base import TrainBackend, UpdateStats
 from covey.control.coefficients import Coefficients
 from covey.tensors import TokenBatch
 from covey.trainers.credit import CreditSettings, corrected, is_correct, pack, select_tokens, with_positive_nll
-from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings, reward_metrics
+from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings
 from covey.trainers.schedule import Schedule
 from covey.types import Group
 
@@ -39,12 +39,13 @@ class PolicyParts:
     schedule: Schedule
     coefficients: Coefficients
 
-    def current(self) -> Objective:
-        """The objective of the next optimizer step."""
+    def current(self, stale: bool = False) -> Objective:
+        """The objective of the next optimizer step; not on-policy where rows are ``stale``."""
         moving = self.coefficients
         beta = moving.kl.beta if self.objective.beta else 0.0
         entropy_coef = self.objective.entropy_coef if moving.entropy is None else moving.entropy.weight
-        return replace(self.objective, beta=beta, entropy_coef=entropy_coef)
+        on_policy = self.objective.on_policy and not stale
+        return replace(self.objective, beta=beta, entropy_coef=entropy_coef, on_policy=on_policy)
 
     def reward_kl(self, settings: PolicySettings) -> float:
         """The weight of a KL term that is part of the reward; 0: there is none."""
@@ -57,9 +58,21 @@ class PolicyParts:
 
 
 def rollout_batch(rollout: Rollout, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
-    """A rollout without advantages yet, but with the log-probs of a KL term that is part of the reward."""
+    """A rollout without advantages yet, but with the log-probs of a KL term that is part of the reward.
+
+    Groups carried over from an earlier rollout keep the log-probs they were sampled with as the old ones.
+    """
     batch = pack(rollout.groups, settings.credit.overlong_filter)
-    return with_logprobs(batch, parts, settings) if settings.credit.kl_in_reward else batch
+    if settings.credit.kl_in_reward or rollout.stale:
+        batch = with_logprobs(batch, parts, settings, old=rollout.stale)
+    if rollout.stale:
+        assert batch.old_logprobs is not None
+        newest = parts.rollout.engine.weight_version
+        members = [member for group in rollout.groups for member in group.members]
+        carried = torch.tensor([m.completion.weight_version != newest for m in members])
+        of_token = carried.repeat_interleave(batch.lens)
+        batch = batch.with_fields(old_logprobs=torch.where(of_token, batch.rollout_logprobs, batch.old_logprobs))
+    return batch
 
 
 @dataclass(frozen=True)
@@ -86,13 +99,34 @@ def passes_over(batch: TokenBatch, groups: Sequence[Group], parts: PolicyParts, 
 def optimizer_steps(
     batch: TokenBatch, groups: Sequence[Group], parts: PolicyParts, settings: PolicySettings
 ) -> list[TokenBatch]:
-    """The rows of each optimizer step of a rollout, weighed, with the likelihood term of its correct completions."""
-    size, coef = settings.rollout.rows_per_step, settings.credit.positive_nll_coef
-    steps = [weigh(part, parts, settings) for part in batch.split(size)]
+    """The rows of each optimizer step of a rollout, weighed, with the likelihood term of its correct completions.
+
+    A rollout always serves the same number of steps; with fewer rows than usual each has fewer, perhaps none.
+    """
+    count, coef = settings.rollout.steps_per_pass, settings.credit.positive_nll_coef
+    size = -(-batch.num_rows // count)
+    bounds = [range(k * size, min((k + 1) * size, batch.num_rows)) for k in range(count)]
+    steps = [weigh(batch.select_rows(rows), parts, settings) for rows in bounds]
+    share = prompt_shares(batch)
+    if share is not None and settings.aggregation != "prompt-mean-token-mean":
+        steps = [
+            part.with_fields(weights=part.weights * share[rows.start : rows.stop].repeat_interleave(part.lens))
+            for part, rows in zip(steps, bounds, strict=True)
+        ]
     if not coef:
         return steps
     correct = torch.tensor([float(is_correct(member)) for group in groups for member in group.members])
     return [with_positive_nll(part, correct[k * size :][:size], coef) for k, part in enumerate(steps)]
+
+
+def prompt_shares(batch: TokenBatch) -> torch.Tensor | None:
+    """[R] factor that gives every prompt the same say where groups have different sizes; None where they don't."""
+    if batch.num_rows == 0:
+        return None
+    sizes = torch.bincount(batch.group_of_row, minlength=batch.num_groups)
+    if bool((sizes == sizes[0]).all()):
+        return None
+    return (batch.num_rows / batch.num_groups / sizes)[batch.group_of_row].float()
 
 
 def weigh(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
@@ -109,12 +143,14 @@ def corrected_rows(part: TokenBatch, parts: PolicyParts, settings: PolicySetting
     return corrected(with_logprobs(rows, parts, settings), settings.credit.correction)
 
 
-def with_logprobs(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
-    """Old and reference log-probs, where something reads them and they are not there yet."""
+def with_logprobs(
+    part: TokenBatch, parts: PolicyParts, settings: PolicySettings, old: bool = False
+) -> TokenBatch:
+    """Old and reference log-probs, where something (or ``old``) asks for them and they are not there yet."""
     if part.num_rows == 0:
         return part
     in_reward = settings.credit.kl_in_reward
-    reads_old = parts.objective.reads_old or settings.credit.correction is not None or in_reward
+    reads_old = old or parts.objective.reads_old or settings.credit.correction is not None or in_reward
     micros = part.split(settings.rollout.rows_per_micro_batch)
     if part.old_logprobs is None and reads_old:
         parts.rollout.note("old log-probs")
@@ -127,7 +163,7 @@ def with_logprobs(part: TokenBatch, parts: PolicyParts, settings: PolicySettings
 
 def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings, step: int) -> TokenBatch:
     """Which tokens the optimizer step after ``step`` trains, if that is a choice; costs a forward pass."""
-    if not settings.credit.selects_tokens:
+    if not settings.credit.selects_tokens or rows.num_rows == 0:
         return rows
     parts.rollout.note("choosing tokens")
     micros = rows.split(settings.rollout.rows_per_micro_batch)
@@ -181,4 +217,4 @@ def finish_step(
     if moving.entropy is not None:
         metrics["entropy_coef"] = moving.entropy.weight
     said = () if stats is None else moving.observe(metrics["kl"], metrics["entropy"], done.part.num_rows)
-    return metrics | (reward_metrics(rollout.groups) if rollout.groups else {}), said
+    return {**metrics, **rollout.metrics}, (*rollout.events, *said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
     rollout = collect(actor.rollout, sizes, number, version=step)
     started = time.perf_counter()
     batch = with_values(rollout_batch(rollout, actor, policy), parts, settings)
-    advantages = shown_advantages(batch, rollout.groups)
+    advantages = shown_advantages(batch, rollout.logged)
     for item in passes_over(batch, rollout.groups, actor, policy)[done:]:
         policy_step = step + 1 - settings.critic.warmup_steps
         rows = chosen_tokens(item.rows, actor, policy, step) if policy_step > 0 else item.rows
@@ -95,8 +95,8 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
             "value/update_skipped": float(not critic.applied),
             "value/lr": critic_lr,
         }
-        yield StepResult(step, metrics, rollout.groups, advantages, said)
-        rollout = replace(rollout, groups=(), rollout_s=0.0, reward_s=0.0)
+        yield StepResult(step, metrics, rollout.logged, advantages, said)
+        rollout = rollout.used()
         started = time.perf_counter()
 
 

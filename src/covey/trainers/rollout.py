@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from covey.algo.advantages import zero_std_groups
-from covey.control.order import stream_indices
+from covey.control.outcomes import has_variance, is_mixed, one_sided
+from covey.control.rollouts import RolloutControl, RolloutPlan, joined
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.types import Group, Prompt, Score
 
@@ -20,21 +21,16 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """Sizes count completions; see plan.batch for their arithmetic."""
+    """Optimizer steps that a rollout serves, and the rows of a micro-batch; see plan.batch for the arithmetic."""
 
-    num_generations: int
-    prompts_per_rollout: int
-    rows_per_step: int
-    rows_per_micro_batch: int
+    steps_per_pass: int
     num_iterations: int
-    shuffle: bool
+    rows_per_micro_batch: int
     seed: int
-    data_seed: int
 
     @property
     def steps_per_rollout(self) -> int:
-        rows = self.prompts_per_rollout * self.num_generations
-        return rows // self.rows_per_step * self.num_iterations
+        return self.steps_per_pass * self.num_iterations
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,7 @@ class RolloutParts:
     engine: RolloutEngine
     score: Score
     sampling: Sampling
+    control: RolloutControl
     note: Note
 
 
@@ -53,43 +50,108 @@ class Rollout:
     """A scored rollout and what it cost."""
 
     groups: tuple[Group, ...]
+    """Those to train on."""
+    sampled: tuple[Group, ...]
+    """All that were sampled now; without remedies the same."""
+    stale: bool
+    """Some of the groups were sampled by earlier weights."""
+    metrics: Mapping[str, float | None]
+    events: tuple[str, ...]
     rollout_s: float
     reward_s: float
 
+    @property
+    def logged(self) -> tuple[Group, ...]:
+        """The groups to train on, then those that were sampled and are not."""
+        trained = set(map(id, self.groups))
+        return self.groups + tuple(group for group in self.sampled if id(group) not in trained)
+
+    def used(self) -> Rollout:
+        """As the later optimizer steps on it see it: it costs and reports nothing more."""
+        return replace(self, groups=(), sampled=(), metrics={}, events=(), rollout_s=0.0, reward_s=0.0)
+
 
 def collect(parts: RolloutParts, settings: RolloutSettings, number: int, version: int) -> Rollout:
-    """Sample and score rollout ``number``; RuntimeError if the engine answers with other weights than the trainer's."""
-    started = time.perf_counter()
-    indices = stream_indices(
-        len(parts.prompts),
-        number * settings.prompts_per_rollout,
-        settings.prompts_per_rollout,
-        settings.shuffle,
-        settings.data_seed,
-    )
-    prompts = [parts.prompts[i] for i in indices]
-    completions = parts.engine.generate(
-        prompts,
-        settings.num_generations,
-        parts.sampling,
-        seed=(settings.seed, number),
-        progress=lambda done, total: parts.note(f"rollout {done}/{total}"),
-    )
-    stale = {c.weight_version for group in completions for c in group} - {version}
-    if stale:
-        raise RuntimeError(f"the engine sampled with weight version {sorted(stale)}, but the trainer is at {version}")
-    rolled = time.perf_counter()
-    parts.note("rewards")
-    owners = [prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group]
-    scored = parts.score(owners, [c for group in completions for c in group]).scored
-    size = settings.num_generations
-    groups = tuple(Group(prompt, tuple(scored[k * size : (k + 1) * size])) for k, prompt in enumerate(prompts))
-    return Rollout(groups, rolled - started, time.perf_counter() - rolled)
+    """Sample and score rollout ``number`` as the control decides; RuntimeError if the engine has other weights."""
+    control = parts.control
+    control.begin(number)
+    plan = control.plan()
+    sampler = _Sampler(parts, replace(parts.sampling, temperature=plan.temperature), (settings.seed, number), version)
+    kept = control.take_carried(plan)
+    fresh: list[Group] = []
+    indices: list[int] = []
+    for _ in range(1 + (control.limits.max_tries if plan.refill else 0)):
+        if len(kept) >= plan.prompts:
+            break
+        taken = control.take(plan, len(kept))
+        groups = sampler.groups([parts.prompts[i] for i in taken], plan)
+        kept += [group for group in groups if is_mixed(group) or not plan.refill]
+        fresh, indices = fresh + groups, indices + taken
+    trained, short = control.settle(plan, kept, len(fresh))
+    if plan.drop:
+        trained = [group for group in trained if has_variance(group)]
+    metrics = reward_metrics(fresh) | control.metrics(plan)
+    if plan.refill or plan.drop:
+        metrics |= {"groups/sampled": float(len(fresh)), "groups/trained": float(len(trained))}
+    events = control.observe(indices, fresh, metrics.get("frac_reward_zero_std"))
+    stale = any(m.completion.weight_version != version for group in trained for m in group.members)
+    said = tuple(events if short is None else [short, *events])
+    return Rollout(tuple(trained), tuple(fresh), stale, metrics, said, sampler.rollout_s, sampler.reward_s)
+
+
+class _Sampler:
+    """Samples and scores groups in the name of one rollout, and adds up the time."""
+
+    def __init__(self, parts: RolloutParts, sampling: Sampling, seed: tuple[int, ...], version: int) -> None:
+        self._parts, self._sampling, self._seed, self._version = parts, sampling, seed, version
+        self._calls = 0
+        self.rollout_s = self.reward_s = 0.0
+
+    def groups(self, prompts: Sequence[Prompt], plan: RolloutPlan) -> list[Group]:
+        """One group per prompt; one with a single outcome grows as far as the plan allows."""
+        groups = self._sample(prompts, plan.num_generations)
+        for size in range(2 * plan.num_generations, plan.max_group_size + 1, plan.num_generations):
+            short = [k for k, group in enumerate(groups) if not is_mixed(group) and len(group.members) < size]
+            if not short:
+                break
+            more = self._sample([groups[k].prompt for k in short], plan.num_generations)
+            for k, extra in zip(short, more, strict=True):
+                groups[k] = joined(groups[k], extra)
+        return groups
+
+    def _sample(self, prompts: Sequence[Prompt], size: int) -> list[Group]:
+        started = time.perf_counter()
+        seed = self._seed if self._calls == 0 else (*self._seed, self._calls)
+        self._calls += 1
+        completions = self._parts.engine.generate(
+            prompts,
+            size,
+            self._sampling,
+            seed=seed,
+            progress=lambda done, total: self._parts.note(f"rollout {done}/{total}"),
+        )
+        stale = {c.weight_version for group in completions for c in group} - {self._version}
+        if stale:
+            raise RuntimeError(
+                f"the engine sampled with weight version {sorted(stale)}, but the trainer is at {self._version}"
+            )
+        rolled = time.perf_counter()
+        self._parts.note("rewards")
+        owners = [prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group]
+        scored = self._parts.score(owners, [c for group in completions for c in group]).scored
+        self.rollout_s += rolled - started
+        self.reward_s += time.perf_counter() - rolled
+        return [Group(p, tuple(scored[k * size : (k + 1) * size])) for k, p in enumerate(prompts)]
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
-    """Statistics over all completions of a rollout; ``reward/std`` is their population standard deviation."""
+    """Statistics over all completions of a rollout; ``reward/std`` is their population standard deviation.
+
+    ``frac_reward_zero_std``: groups without variance; ``frac_all_wrong`` and ``frac_all_right`` tell those by accuracy.
+    """
     members = [member for group in groups for member in group.members]
+    if not members:
+        return {}
     totals = [m.total for m in members if m.total is not None]
     mean = sum(totals) / len(totals) if totals else None
     metrics: dict[str, float | None] = {
@@ -105,6 +167,8 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float | None]:
     group_of_row = torch.repeat_interleave(torch.tensor([len(g.members) for g in groups]))
     alone = all(len(group.members) < 2 for group in groups)  # nothing to differ from
     metrics["frac_reward_zero_std"] = None if alone else zero_std_groups(rewards, group_of_row).double().mean().item()
+    if (sides := one_sided(groups)) is not None and not alone:
+        metrics["frac_all_wrong"], metrics["frac_all_right"] = sides
     metrics["completions/mean_length"] = sum(len(m.completion.token_ids) for m in members) / len(members)
     metrics["completions/clipped_ratio"] = sum(m.completion.finish_reason == "length" for m in members) / len(members)
     return metrics
