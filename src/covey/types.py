@@ -67,6 +67,11 @@ class ScoredRows(Protocol):
     @property
     def scored(self) -> Sequence[Scored]: ...
 
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """Per reward, the completions on which it failed: they have no score of it."""
+        ...
+
 
 Score = Callable[[Sequence[Prompt], Sequence[Completion]], ScoredRows]
 """Scores row-aligned prompts and completions; training and evaluation are handed the same one."""

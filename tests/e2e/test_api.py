@@ -39,8 +39,9 @@ def test_rows_and_functions(tiny: Path, lines_of: Run) -> None:
         return len(completion.token_ids) / 8
 
     run = covey.train_grpo(
-        model=str(tiny), dataset=ROWS, rewards=[worth_of, length], reward_weights=[2.0, 1.0], output_dir="mine", **SMALL
-    )
+        model=str(tiny), dataset=ROWS, rewards=[worth_of, length], reward_weights=[2.0, 1.0], output_dir="mine",
+        reward_workers=0, **SMALL,
+    )  # fmt: skip
     assert run.output_dir == Path("mine") and run.model_dir == Path("mine/final") and run.steps == 2
     assert (run.model_dir / "config.json").is_file()
     assert len(seen) == 16 and all(prompt == f"say {word}" and ROWS[w]["word"] == word for prompt, word, w in seen)
@@ -104,7 +105,9 @@ def test_ctrl_c_is_a_keyboard_interrupt_with_a_checkpoint(tiny: Path) -> None:
 
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        covey.train_grpo(model=str(tiny), dataset=ROWS, rewards=[reward], output_dir="mine", **SMALL)
+        covey.train_grpo(
+            model=str(tiny), dataset=ROWS, rewards=[reward], output_dir="mine", reward_workers=0, **SMALL
+        )
     check_complete(Path("mine/checkpoint-1"))
     assert signal.getsignal(signal.SIGINT) is handler
     run = covey.train_grpo(

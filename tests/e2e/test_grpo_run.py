@@ -120,10 +120,10 @@ def test_other_losses_and_truncated_rows_left_out(covey: Run, grpo: Run, lines_o
 
 
 def test_a_reward_that_raises(covey: Run, grpo: Run) -> None:
-    ended = covey(*grpo(reward_funcs="raises_in_call_2", save_steps=1))
+    ended = covey(*grpo(reward_funcs="raises_from_call_2", save_steps=1))
     assert ended.code == 2
-    assert "ZeroDivisionError" in ended.err and "my own mistake" in ended.err and "raises_in_call_2" in ended.err
-    assert "in raises_in_call_2\n" in ended.err  # the traceback of the user's own code
+    assert "ZeroDivisionError" in ended.err and "my own mistake" in ended.err and "raises_from_call_2" in ended.err
+    assert "in raises_from_call_2\n" in ended.err  # the traceback of the user's own code
     check_complete(Path("run/checkpoint-1"))
 
 

@@ -86,7 +86,7 @@ def test_ctrl_c_and_again(covey: Run, recipe: Run, lines_of: Run) -> None:
         "    if len(CALLS) == 3 and not Path('stopped').exists():\n        Path('stopped').touch()\n"
         "        signal.raise_signal(signal.SIGINT)\n    return [float(len(t)) for t in completions]\n"
     )
-    file = recipe({**GRPO, "max_steps": 4}, EVAL, options={"external_plugins": [str(path)]})
+    file = recipe({**GRPO, "max_steps": 4, "reward_workers": 0}, EVAL, options={"external_plugins": [str(path)]})
     ended = covey("recipe", file, "--seed", 7)
     assert ended.code == 130 and "Traceback" not in ended.err
     assert "covey recipe my.yaml --output_dir out --seed 7" in ended.err

@@ -70,7 +70,7 @@ def test_a_stop_before_the_first_step_leaves_nothing_behind(covey: Run, grpo: Ru
         "import signal\n\ndef now(completions):\n    signal.raise_signal(signal.SIGINT)\n"
         "    return [0.0] * len(completions)\n"
     )
-    ended = covey(*grpo(external_plugins=plugin, reward_funcs="now"))
+    ended = covey(*grpo(external_plugins=plugin, reward_funcs="now", reward_workers=0))
     assert ended.code == 130 and "nothing new to save" in ended.out
     assert not list(Path("run").glob("checkpoint-*"))
     assert covey(*grpo(max_steps=1)).code == 0  # the folder can be used for a fresh run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import UserError
-from covey.rewards import build_reward_set
+from covey.rewards import RewardLimits, RewardSet, build_reward_set
 from covey.rewards.plugin import load_plugin
 from covey.types import Completion, Prompt
 
@@ -122,3 +122,116 @@ def test_tasks_and_rewards_do_not_import_torch() -> None:
         "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'datasets')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# As the documentation of ms-swift 4 has it (Reward Function): registered classes, one of them asynchronous.
+SWIFT_4 = """
+import asyncio
+from typing import List
+
+from swift.rewards import ORM, AsyncORM, orms
+from swift.utils import get_logger
+
+logger = get_logger()
+
+
+class DummyLengthRewardFunction(ORM):
+    def __call__(self, completions, **kwargs):
+        return [1.0 if len(completion) > 1024 else 0.0 for completion in completions]
+
+
+class OfTheStep(ORM):
+    def __call__(self, completions, solution, trainer_state, **kwargs) -> List[float]:
+        logger.info('step %d', trainer_state.global_step)
+        return [float(text == gold) * trainer_state.global_step for text, gold in zip(completions, solution)]
+
+
+class AsyncAPIReward(AsyncORM):
+    async def __call__(self, completions, **kwargs):
+        async def score_single(text):
+            await asyncio.sleep(0)
+            return float(len(text))
+
+        return list(await asyncio.gather(*[score_single(c) for c in completions]))
+
+
+orms['dummy'] = DummyLengthRewardFunction
+orms['of_the_step'] = OfTheStep
+orms['async_api'] = AsyncAPIReward
+"""
+SWIFT_3 = SWIFT_4.replace("from swift.rewards import", "from swift.plugin import")
+
+# As the documentation of TRL has it (Using a custom reward function).
+TRL = """
+import re
+
+
+def reward_func(completions, **kwargs):
+    return [float(len(completion)) for completion in completions]
+
+
+def accuracy_of(completions, ground_truth, **kwargs):
+    matches = [re.search(r"boxed<(.*?)>", completion) for completion in completions]
+    contents = [match.group(1) if match else "" for match in matches]
+    return [1.0 if c == gt else 0.0 for c, gt in zip(contents, ground_truth)]
+
+
+def math_only(prompts, completions, task, **kwargs):
+    return [1.0 if t == "math" else None for t in task]
+
+
+async def async_reward_func(prompts, completions, completion_ids, **kwargs):
+    return [float(len(ids)) for ids in completion_ids]
+"""
+
+
+def _scored(rewards: RewardSet) -> list[dict[str, float | None]]:
+    columns = [
+        {"solution": "ab", "ground_truth": "4", "task": "math"},
+        {"solution": "x", "ground_truth": "5", "task": "code"},
+    ]
+    prompts = [Prompt(f"p{i}", ({"role": "user", "content": "q"},), row) for i, row in enumerate(columns)]
+    completions = [Completion((7, 8), (), text, "stop") for text in ("ab", "boxed<5>")]
+    with rewards:
+        rewards.at(3, 10)
+        return [dict(item.rewards) for item in rewards.score(prompts, completions).scored]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("text", [SWIFT_3, SWIFT_4], ids=["swift.plugin", "swift.rewards"])
+def test_a_file_written_for_ms_swift_runs_unchanged(tmp_path: Path, text: str, workers: int) -> None:
+    (tmp_path / "plugin.py").write_text(text)
+    found = load_plugin(tmp_path / "plugin.py")
+    limits = RewardLimits(workers=workers)
+    assert _scored(build_reward_set(["dummy", "of_the_step", "async_api"], plugins=found, limits=limits)) == [
+        {"dummy": 0.0, "of_the_step": 3.0, "async_api": 2.0},
+        {"dummy": 0.0, "of_the_step": 0.0, "async_api": 8.0},
+    ]
+    assert "swift" not in sys.modules
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_written_for_trl_runs_unchanged(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "rewards.py").write_text(TRL)
+    found = load_plugin(tmp_path / "rewards.py")
+    names = ["reward_func", "accuracy_of", "math_only", "async_reward_func"]
+    assert _scored(build_reward_set(names, plugins=found, limits=RewardLimits(workers=workers))) == [
+        {"reward_func": 2.0, "accuracy_of": 0.0, "math_only": 1.0, "async_reward_func": 2.0},
+        {"reward_func": 8.0, "accuracy_of": 1.0, "math_only": None, "async_reward_func": 2.0},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line, name",
+    [
+        ("from swift.llm import Template, to_device", "swift.llm.Template"),
+        ("from swift.rewards import Nonsense", "swift.rewards.Nonsense"),
+        ("import swift; swift.trainers", "swift.trainers"),
+    ],
+)
+def test_other_names_of_ms_swift_are_refused_clearly(tmp_path: Path, line: str, name: str) -> None:
+    (tmp_path / "plugin.py").write_text(line + "\n")
+    with pytest.raises(UserError) as caught:
+        load_plugin(tmp_path / "plugin.py")
+    assert f"{name}: ms-swift is not installed" in str(caught.value) and "Remove the import" in str(caught.value)
+    assert not any(module.split(".")[0] == "swift" for module in sys.modules)

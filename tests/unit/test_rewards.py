@@ -135,7 +135,7 @@ def test_nan_and_infinity_count_as_failed_not_as_scores(caplog: pytest.LogCaptur
     assert [item.total for item in batch.scored] == [None, None, None, 1.0]
     (stats,) = batch.stats.values()
     assert (stats.mean, stats.n, stats.abstained, stats.failed) == (1.0, 1, 0, 3)
-    assert "3 NaN or infinite" in caplog.text
+    assert "failed on 3 of 4 completions (3 nan)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,9 @@ def test_ms_swift_style_class() -> None:
 
 
 def test_unclear_functions_are_refused() -> None:
-    async def later(prompt: Prompt, completion: Completion) -> float:
-        return 1.0
-
     def one(completion: Completion) -> float:
         return 1.0
 
-    with pytest.raises(UserError, match="'later' is asynchronous"):
-        build_reward_set([later])
     with pytest.raises(UserError, match=r"'one' takes .* it must be reward\(prompt, completion\)"):
         build_reward_set([one])
     with pytest.raises(UserError, match="not a function"):
@@ -261,22 +256,33 @@ def test_lambdas_partials_and_objects_have_distinct_names() -> None:
     assert batch.scored[0].total == 15.0
 
 
-def test_a_raising_reward_stops_with_name_row_and_traceback() -> None:
+def test_a_raising_reward_is_named_with_prompt_and_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """One exception costs one score; a function that raises everywhere stops the run (more: test_reward_workers)."""
+
     def breaks(prompt: Prompt, completion: Completion) -> float:
         return 1 / len(completion.text)
 
     def breaks_all(completions: list[str]) -> list[float]:
         raise KeyError("gold")
 
-    texts = _completions(["a", "b", "", "d"])
+    batch = build_reward_set([breaks]).score(_prompts(), _completions(["a", "b", "", "d"]))
+    assert [item.total for item in batch.scored] == [1.0, 1.0, None, 1.0] and batch.failures == {"breaks": 1}
+    assert "breaks failed on 1 of 4 completions (1 error)" in caplog.text
     with pytest.raises(RewardError) as caught:
-        build_reward_set([breaks]).score(_prompts(), texts)
+        build_reward_set([breaks]).score(_prompts(), _completions([""] * 4))
     message = str(caught.value)
-    assert "reward 'breaks' raised ZeroDivisionError on row 2 (prompt p2)" in message
+    assert "reward 'breaks' raised ZeroDivisionError on a completion of prompt p0" in message
     assert "1 / len(completion.text)" in message
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    with pytest.raises(RewardError, match=r"'breaks_all' raised KeyError on a batch of 4 rows"):
-        build_reward_set([breaks_all]).score(_prompts(), texts)
+    with pytest.raises(RewardError, match=r"(?s)'breaks_all' failed on 4 of 4.*raised KeyError on a batch of 1"):
+        build_reward_set([breaks_all]).score(_prompts(), _completions(["a"] * 4))
+
+
+def test_messages_in_place_of_strings_are_explained() -> None:
+    def of_trl(completions: list[str], **columns: Any) -> list[float]:
+        return [float(len(completion[0]["content"])) for completion in completions]  # type: ignore[call-overload]
+
+    with pytest.raises(RewardError, match=r"Completions are plain strings here.*not completion\[0\]\['content'\]"):
+        build_reward_set([of_trl]).score(_prompts(1), _completions(["a"]))
 
 
 def test_misaligned_input_is_a_programming_error() -> None:

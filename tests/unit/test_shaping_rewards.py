@@ -44,7 +44,7 @@ def test_soft_overlong_punishment() -> None:
 
 def test_a_group_reward_gives_one_score_per_completion() -> None:
     short = GroupReward("short", lambda prompt, own: [1.0])
-    with pytest.raises(UserError, match="'short' returned 1 scores for the 2 completions of p"):
+    with pytest.raises(UserError, match=r"'short' must return a list of 2 scores .* it returned 1"):
         build_reward_set([short]).score([PROMPT] * 2, completions("ab"))
 
 
@@ -64,7 +64,7 @@ def test_diversity_counts_the_others_that_differ() -> None:
     assert mean_distances(one_hot) == pytest.approx(golden["expected"]["diversity"])
     values = dict(zip("abcd", golden["inputs"]["rewards"], strict=True))
     reward = diversity(lambda prompt, completion: values[completion.text], lambda texts: one_hot)
-    assert reward([PROMPT] * 4, completions("abcd")) == pytest.approx(golden["expected"]["effective_reward"])
+    assert reward.scores([PROMPT] * 4, completions("abcd")) == pytest.approx(golden["expected"]["effective_reward"])
 
 
 def test_wrong_but_different_is_not_paid() -> None:
@@ -72,7 +72,7 @@ def test_wrong_but_different_is_not_paid() -> None:
     reward = diversity(
         lambda prompt, completion: float(completion.text != "c"), lambda texts: [vectors[text] for text in texts]
     )
-    assert reward([PROMPT] * 3, completions("abc")) == [0.5, 0.5, 0.0]
+    assert reward.scores([PROMPT] * 3, completions("abc")) == [0.5, 0.5, 0.0]
 
 
 def test_a_bonus_of_the_whole_group_cancels_in_the_advantage() -> None:
@@ -83,7 +83,7 @@ def test_a_bonus_of_the_whole_group_cancels_in_the_advantage() -> None:
     vectors = {"a": [1.0, 0.0], "b": [1.0, 0.0], "c": [0.0, 1.0], "d": [0.6, 0.8]}
     correct = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}
     own = diversity(lambda prompt, completion: correct[completion.text], lambda texts: [vectors[t] for t in texts])
-    bonus = torch.tensor([float(str(v)) for v in own([PROMPT] * 4, completions("abcd"))], dtype=torch.float64)
+    bonus = torch.tensor([float(str(v)) for v in own.scores([PROMPT] * 4, completions("abcd"))], dtype=torch.float64)
     rewards = torch.tensor(list(correct.values()), dtype=torch.float64)
     group = torch.zeros(4).long()
     for estimator in ("grpo", "rloo", "opo"):

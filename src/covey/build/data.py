@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
 from covey.errors import UserError
 from covey.models.embedder import SentenceEmbedder
-from covey.rewards import RewardContext, RewardSet, build_reward_set
+from covey.rewards import RewardContext, RewardLimits, RewardSet, build_reward_set
 from covey.rewards.functions import distinct_names, own_name
 from covey.rewards.plugin import load_plugin
 from covey.tasks import get_task
@@ -128,7 +129,9 @@ def reward_set(
         soft_cache_length=config.soft_cache_length,
         embed=SentenceEmbedder() if "diversity" in named else None,
     )
-    return build_reward_set(named, context=context, weights=config.reward_weights, plugins=plugins)
+    workers = config.reward_workers if hasattr(os, "fork") else 0
+    limits = RewardLimits(workers, config.reward_timeout, config.max_reward_failures)
+    return build_reward_set(named, context=context, weights=config.reward_weights, plugins=plugins, limits=limits)
 
 
 def difficulties(prompts: Sequence[Prompt]) -> list[float]:

@@ -68,15 +68,17 @@ def eval_model(
         stop.check()
         display.progress(f"{done}/{total} completions")
 
-    result, groups = evaluate(
-        engine_of(loaded),
-        prompts,
-        config.eval.eval_num_samples,
-        sampling_of(config.sampling),
-        score.score,
-        seed=(config.eval.seed, -2),
-        progress=progress,
-    )
+    score.check = stop.check
+    with score:
+        result, groups = evaluate(
+            engine_of(loaded),
+            prompts,
+            config.eval.eval_num_samples,
+            sampling_of(config.sampling),
+            score.score,
+            seed=(config.eval.seed, -2),
+            progress=progress,
+        )
     shown = groups[0].members[0]
     display.sample(prompt_text(groups[0].prompt), shown.completion.text, shown.rewards, shown.total)
     if config.eval.output_dir is not None:

@@ -183,6 +183,7 @@ def parts_of(
     stage: Stage,
 ) -> PolicyParts:
     """The objects of a step, of which the policy takes ``steps``; also sets up the evaluations during training."""
+    inputs.score.check = stage.stop.check
     if inputs.held_out:
         stage.loop.eval_steps = config.eval.eval_steps
         stage.loop.evaluate = lambda step: eval_in_training(config, inputs, learner.engine, stage, step)

@@ -82,6 +82,9 @@ FREE_TO_CHANGE = (
     "save_total_limit",
     "logging_steps",
     "report_to",
+    "reward_workers",
+    "reward_timeout",
+    "max_reward_failures",
     "dry_run",
     "device",
 )

@@ -287,6 +287,9 @@ FLAGS: tuple[Flag, ...] = (
         None,
     ),
     Flag("soft_cache_length", "soft_overlong: the tokens before that over which it falls from 0", "tokens", None),
+    Flag("reward_workers", "processes in which rewards of your own run; 0: in the trainer's", "processes"),
+    Flag("reward_timeout", "for one call of a reward of your own; then its process is killed", "seconds"),
+    Flag("max_reward_failures", "share of completions on which a reward may fail before the run stops"),
     # optimizer
     Flag("learning_rate", "peak learning rate", swift=1e-5),
     Flag("lr_scheduler_type", "shape of the decay after the warm-up", swift="cosine"),
@@ -399,13 +402,6 @@ FIXED: tuple[Fixed, ...] = (
         "a moving reference model is not in this version",
     ),
     Fixed(("ref_model",), (), "", "the reference is the policy at the start; another one is not in this version"),
-    Fixed(
-        ("dynamic_sample",),
-        ("false",),
-        "groups with equal rewards are kept and counted",
-        "resampling groups with equal rewards comes with Part 3",
-    ),
-    Fixed(("max_resample_times",), (), "", "resampling groups with equal rewards comes with Part 3"),
     Fixed(
         ("reward_model", "reward_model_plugin"),
         (),

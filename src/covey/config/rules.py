@@ -122,6 +122,11 @@ RULES = (
         "is read only with --reward_funcs ... soft_overlong",
     ),
     ReadWhen(
+        ("reward_timeout",),
+        lambda v: v["reward_workers"] > 0,
+        "is not read with --reward_workers 0: a call in the trainer's own process can not be ended",
+    ),
+    ReadWhen(
         ("lam",),
         lambda v: v["length_adaptive_alpha"] is None or v["lam_value"] is None,
         "is not read with both --length_adaptive_alpha and --lam_value",

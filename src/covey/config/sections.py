@@ -142,10 +142,17 @@ class RewardConfig(Section):
     external_plugins: tuple[str, ...] = ()
     soft_max_length: int | None = None
     soft_cache_length: int | None = None
+    reward_workers: int = 2
+    reward_timeout: float = 30.0
+    max_reward_failures: float = 0.1
 
     def check(self) -> None:
         names, weights = self.reward_funcs, self.reward_weights
         longest, cache = self.soft_max_length, self.soft_cache_length
+        require(self.reward_workers >= 0, "reward_workers", self.reward_workers, "at least 1, or 0 for none")
+        require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "above 0 seconds")
+        share = self.max_reward_failures
+        require(0 <= share <= 1, "max_reward_failures", share, "a share: 0 to 1")
         require(cache is None or cache >= 1, "soft_cache_length", cache, "at least 1 token")
         fits = longest is None or longest >= (cache or 1)
         require(fits, "soft_max_length", longest, "at least 1 token, and not below --soft_cache_length")

@@ -20,7 +20,7 @@ from covey.errors import UserError
 from covey.rewards.context import RewardContext
 from covey.rewards.functions import RewardError, RewardFunction, as_reward, distinct_names, own_name
 from covey.rewards.plugin import import_dotted, unknown_reward
-from covey.rewards.runner import RewardSet, RewardStats, ScoredBatch
+from covey.rewards.runner import RewardLimits, RewardSet, RewardStats, ScoredBatch
 
 __all__ = [
     "DEFAULT_WEIGHTS",
@@ -28,6 +28,7 @@ __all__ = [
     "RewardContext",
     "RewardError",
     "RewardFunction",
+    "RewardLimits",
     "RewardSet",
     "RewardStats",
     "ScoredBatch",
@@ -42,6 +43,9 @@ REWARDS: dict[str, str] = {
 }
 """Reward name -> "module:function"; the function takes a RewardContext and returns a reward in one of the forms."""
 
+IN_PROCESS = frozenset(REWARDS)
+"""Those that are ours, quick, and can't hang: they need no process of their own."""
+
 DEFAULT_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
 """Weights when exactly these two are named and none are given; every other set of rewards gets 1.0 each."""
 
@@ -52,12 +56,14 @@ def build_reward_set(
     context: RewardContext | None = None,
     weights: Sequence[float] | None = None,
     plugins: Mapping[str, Callable[..., Any]] | None = None,
+    limits: RewardLimits | None = None,
 ) -> RewardSet:
     """Make the rewards of a run.
 
     A string is a name of REWARDS, a name of ``plugins`` (from ``load_plugin``) or a dotted path importable from the
-    current folder; anything else is used as the function itself. UserError on an unknown name, a function of neither
-    form, or a wrong number of weights.
+    current folder; anything else is used as the function itself. ``limits``: whether all but the shipped rewards run in
+    processes of their own (default: no). UserError on an unknown name, a function of no known form, or a wrong number
+    of weights.
     """
     if not rewards:
         raise UserError("no reward given; name at least one, for example: format accuracy.")
@@ -65,7 +71,9 @@ def build_reward_set(
     functions = [_resolve(item, known, plugins or {}) for item in rewards]
     wanted = [item.rpartition(".")[2] if isinstance(item, str) else own_name(item) for item in rewards]
     named = [as_reward(name, function) for name, function in zip(distinct_names(wanted), functions, strict=True)]
-    return RewardSet(tuple(named), _weights([item if isinstance(item, str) else "" for item in rewards], weights))
+    names = [item if isinstance(item, str) else "" for item in rewards]
+    isolated = frozenset(k for k, name in enumerate(names) if name not in IN_PROCESS)
+    return RewardSet(tuple(named), _weights(names, weights), isolated, limits or RewardLimits())
 
 
 def _weights(names: Sequence[str], weights: Sequence[float] | None) -> tuple[float, ...]:

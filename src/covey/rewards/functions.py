@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import itertools
@@ -9,7 +10,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from covey.errors import UserError
 from covey.types import Completion, Prompt
@@ -23,16 +24,35 @@ class RewardError(UserError):
     """A reward function raised or returned something that is not one score per completion."""
 
 
+class InvalidResult(RewardError):
+    """A result that is not one score per completion: the function is wrong, whatever the completion is."""
+
+
 class RewardFunction(Protocol):
-    """A reward with a name, called with row-aligned prompts and completions; its result is not yet validated."""
+    """A reward with a name, in one of the forms below."""
 
     @property
     def name(self) -> str:
         """Metric name, distinct within a run."""
         ...
 
-    def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> object:
-        """Call the user's function; RewardError (function, row, traceback) when it raises."""
+    @property
+    def divisible(self) -> bool:
+        """A call on several rows that failed may be repeated row by row."""
+        ...
+
+    def parts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Which rows belong into one call."""
+        ...
+
+    def scores(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
+    ) -> list[float | None]:
+        """Call the user's function on row-aligned prompts and completions; NaN stays NaN.
+
+        RewardError (function, prompt, traceback) when it raises, InvalidResult when it does not return one score per
+        completion. ``state``: what batch rewards get as ``trainer_state``.
+        """
         ...
 
 
@@ -42,15 +62,21 @@ class PerSampleReward:
 
     name: str
     function: SampleReward
+    divisible: ClassVar[bool] = False
 
-    def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[object]:
+    def parts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        return [[row] for row in range(len(prompts))]
+
+    def scores(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
+    ) -> list[float | None]:
         results: list[object] = []
-        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        for prompt, completion in zip(prompts, completions, strict=True):
             try:
-                results.append(self.function(prompt, completion))
+                results.append(_awaited(self.function(prompt, completion)))
             except Exception as exc:
-                raise _raised(self.name, f"row {row} (prompt {prompt.id})", exc) from exc
-        return results
+                raise _raised(self.name, f"a completion of prompt {prompt.id}", exc) from exc
+        return validated(self.name, results, len(completions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +88,29 @@ class BatchReward:
     accepts: frozenset[str] | None
     """Parameter names to pass; None passes everything (the function has ``**kwargs``)."""
     requires: frozenset[str]
+    divisible: ClassVar[bool] = True
 
-    def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> object:
-        arguments = batch_arguments(prompts, completions)
+    def parts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        return [list(range(len(prompts)))]
+
+    def scores(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
+    ) -> list[float | None]:
+        arguments = batch_arguments(prompts, completions, state)
         missing = sorted(self.requires - arguments.keys())
         if missing:
-            raise RewardError(
+            raise InvalidResult(
                 f"reward {self.name!r} reads the columns {', '.join(missing)}, which the data does not have; "
                 f"it has: {', '.join(sorted(arguments))}."
             )
         if self.accepts is not None:
             arguments = {name: values for name, values in arguments.items() if name in self.accepts}
         try:
-            return self.function(**arguments)
+            result = _awaited(self.function(**arguments))
         except Exception as exc:
-            raise _raised(self.name, f"a batch of {len(prompts)} rows (0 to {len(prompts) - 1})", exc) from exc
+            ids = prompts[0].id if len(prompts) == 1 else f"{prompts[0].id} to {prompts[-1].id}"
+            raise _raised(self.name, f"a batch of {len(prompts)} completions (prompts {ids})", exc) from exc
+        return validated(self.name, result, len(completions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +119,20 @@ class GroupReward:
 
     name: str
     function: Callable[[Prompt, Sequence[Completion]], Sequence[float | None]]
+    divisible: ClassVar[bool] = False
 
-    def __call__(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[object]:
-        results: list[object] = []
-        for _, rows in itertools.groupby(range(len(prompts)), key=lambda row: prompts[row].id):
-            own = list(rows)
-            prompt = prompts[own[0]]
-            try:
-                scores = list(self.function(prompt, [completions[row] for row in own]))
-            except Exception as exc:
-                raise _raised(self.name, f"the completions of prompt {prompt.id}", exc) from exc
-            if len(scores) != len(own):
-                raise RewardError(
-                    f"reward {self.name!r} returned {len(scores)} scores for the {len(own)} completions of {prompt.id}."
-                )
-            results += scores
-        return results
+    def parts(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        rows = range(len(prompts))
+        return [list(group) for _, group in itertools.groupby(rows, key=lambda row: prompts[row].id)]
+
+    def scores(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
+    ) -> list[float | None]:
+        try:
+            result = list(self.function(prompts[0], completions))
+        except Exception as exc:
+            raise _raised(self.name, f"the completions of prompt {prompts[0].id}", exc) from exc
+        return validated(self.name, result, len(completions))
 
 
 def as_reward(name: str, function: Callable[..., Any]) -> RewardFunction:
@@ -118,8 +150,6 @@ def as_reward(name: str, function: Callable[..., Any]) -> RewardFunction:
             raise UserError(f"reward class {name!r} cannot be made without arguments: {exc}") from exc
     if not callable(function):
         raise UserError(f"reward {name!r} is not a function but a {type(function).__name__}.")
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        raise UserError(f"reward {name!r} is asynchronous; write it with a plain def.")
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as exc:
@@ -139,22 +169,29 @@ def as_reward(name: str, function: Callable[..., Any]) -> RewardFunction:
     return PerSampleReward(name, function)
 
 
-def batch_arguments(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> dict[str, list[Any]]:
+def batch_arguments(
+    prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
+) -> dict[str, Any]:
     """Row-aligned arguments of a batch reward.
 
     ``prompts`` is the text of each row's last user message and ``completions`` the completion texts, always plain
-    strings. Then ``messages``, ``prompt_id``, ``finish_reason`` and ``response_token_ids``, unless the data has columns
-    of these names, and every data column (None where a row lacks it).
+    strings. Then ``messages``, ``prompt_id``, ``finish_reason``, ``is_truncated``, ``completion_ids`` (as TRL has them;
+    ms-swift: ``response_token_ids``) and ``trainer_state`` (``.global_step``, ``.max_steps``), unless the data has
+    columns of these names, and every data column (None where a row lacks it).
     """
     columns = dict.fromkeys(name for prompt in prompts for name in prompt.columns)
     clash = [name for name in ("prompts", "completions") if name in columns]
     if clash:
-        raise RewardError(f"the data column {clash[0]!r} has the name of a reward argument; rename the column.")
+        raise InvalidResult(f"the data column {clash[0]!r} has the name of a reward argument; rename the column.")
+    token_ids = [list(completion.token_ids) for completion in completions]
     return {
+        "trainer_state": state,
         "messages": [list(prompt.messages) for prompt in prompts],
         "prompt_id": [prompt.id for prompt in prompts],
         "finish_reason": [completion.finish_reason for completion in completions],
-        "response_token_ids": [list(completion.token_ids) for completion in completions],
+        "is_truncated": [completion.finish_reason == "length" for completion in completions],
+        "completion_ids": token_ids,
+        "response_token_ids": token_ids,
         **{name: [prompt.columns.get(name) for prompt in prompts] for name in columns},
         "prompts": [_last_user_text(prompt) for prompt in prompts],
         "completions": [completion.text for completion in completions],
@@ -168,27 +205,38 @@ def with_prefix(prompt: Prompt, completion: Completion) -> Completion:
     return completion
 
 
-def validated(name: str, result: object, expected: int) -> tuple[list[float | None], int]:
-    """Check a raw result: ``expected`` scores, and how many were NaN or infinite (these become None).
+def validated(name: str, result: object, expected: int) -> list[float | None]:
+    """``expected`` scores of a raw result; InvalidResult when it is not that many.
 
-    Accepts a list, tuple, or one-dimensional array or tensor of float, int, bool or None; RewardError otherwise.
+    Accepts a list, tuple, or one-dimensional array or tensor of float, int, bool or None.
     """
     values = result.tolist() if hasattr(result, "tolist") else result
     wanted = f"reward {name!r} must return a list of {expected} scores (float, int, bool or None), one per completion"
     if not isinstance(values, (list, tuple)):
-        raise RewardError(f"{wanted}; it returned a {type(result).__name__}.")
+        raise InvalidResult(f"{wanted}; it returned a {type(result).__name__}.")
     if len(values) != expected:
-        raise RewardError(f"{wanted}; it returned {len(values)}.")
+        raise InvalidResult(f"{wanted}; it returned {len(values)}.")
     scores: list[float | None] = []
-    failed = 0
     for row, value in enumerate(values):
         score = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
         if score is not None and not isinstance(score, (bool, int, float)):
-            raise RewardError(f"{wanted}; row {row} is a {type(value).__name__}.")
-        finite = score is None or _is_finite(score)
-        failed += not finite
-        scores.append(float(score) if score is not None and finite else None)
-    return scores, failed
+            raise InvalidResult(f"{wanted}; row {row} is a {type(value).__name__}.")
+        try:
+            scores.append(None if score is None else float(score))
+        except OverflowError:  # an int beyond the range of a float
+            scores.append(math.inf)
+    return scores
+
+
+def _awaited(result: object) -> object:
+    """The value of an asynchronous function's result."""
+    if not inspect.isawaitable(result):
+        return result
+
+    async def value() -> object:
+        return await result
+
+    return asyncio.run(value())
 
 
 def own_name(function: Callable[..., Any]) -> str:
@@ -215,13 +263,6 @@ def distinct_names(names: Iterable[str]) -> list[str]:
     return result
 
 
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond the range of a float
-        return False
-
-
 def _last_user_text(prompt: Prompt) -> str:
     return next((turn["content"] for turn in reversed(prompt.messages) if turn["role"] == "user"), "")
 
@@ -229,4 +270,7 @@ def _last_user_text(prompt: Prompt) -> str:
 def _raised(name: str, where: str, exc: Exception) -> RewardError:
     inside = exc.__traceback__.tb_next if exc.__traceback__ is not None else None
     details = "".join(traceback.format_exception(type(exc), exc, inside)).rstrip()
-    return RewardError(f"reward {name!r} raised {type(exc).__name__} on {where}:\n{details}")
+    hint = ""
+    if isinstance(exc, TypeError) and "string indices" in str(exc):
+        hint = "\nCompletions are plain strings here, whatever the form of the prompt: not completion[0]['content']."
+    return RewardError(f"reward {name!r} raised {type(exc).__name__} on {where}:\n{details}{hint}")

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from covey.errors import UserError
 from covey.rewards.functions import GroupReward
+from covey.rewards.swift_names import swift_names
 
 orms: dict[str, Callable[..., Any]] = {}
 """Plugin files written for ms-swift register here: ``orms["my_reward"] = MyClass``."""
@@ -24,12 +25,19 @@ orms: dict[str, Callable[..., Any]] = {}
 class ORM:
     """Base class that ms-swift plugin files expect; rewards need not use it."""
 
-    def __init__(self, args: object = None) -> None:
+    def __init__(self, args: object = None, **kwargs: Any) -> None:
         self.args = args
 
     def __call__(self, completions: list[str], **columns: list[Any]) -> list[float | None]:
         """One score (or None) per completion text; every data column arrives as a row-aligned list."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, completions, **columns)")
+
+
+class AsyncORM(ORM):
+    """The same for a reward whose ``__call__`` is a coroutine."""
+
+    async def __call__(self, completions: list[str], **columns: list[Any]) -> list[float | None]:  # type: ignore[override]
+        raise NotImplementedError(f"{type(self).__name__} must define async __call__(self, completions, **columns)")
 
 
 def load_plugin(path: str | Path) -> dict[str, Callable[..., Any]]:
@@ -83,7 +91,8 @@ def _execute(file: Path) -> ModuleType:
         raise UserError(f"plugin file {file} is not a Python file (its name must end in .py).")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
-    with _importable(file.resolve().parent):
+    names = {"ORM": ORM, "AsyncORM": AsyncORM, "orms": orms, "rm_plugins": {}}
+    with _importable(file.resolve().parent), swift_names(names):
         try:
             spec.loader.exec_module(module)
         except Exception as exc:

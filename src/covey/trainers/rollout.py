@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -91,6 +92,7 @@ def collect(parts: RolloutParts, settings: RolloutSettings, number: int, version
     if plan.drop:
         trained = [group for group in trained if has_variance(group)]
     metrics = reward_metrics(fresh) | control.metrics(plan)
+    metrics |= {f"reward_failures/{name}": float(count) for name, count in sampler.failures.items() if count}
     if plan.refill or plan.drop:
         metrics |= {"groups/sampled": float(len(fresh)), "groups/trained": float(len(trained))}
     events = control.observe(indices, fresh, metrics.get("frac_reward_zero_std"))
@@ -105,6 +107,7 @@ class _Sampler:
     def __init__(self, parts: RolloutParts, sampling: Sampling, seed: tuple[int, ...], version: int) -> None:
         self._parts, self._sampling, self._seed, self._version = parts, sampling, seed, version
         self._calls = 0
+        self.failures: Counter[str] = Counter()
         self.rollout_s = self.reward_s = 0.0
 
     def groups(self, prompts: Sequence[Prompt], plan: RolloutPlan) -> list[Group]:
@@ -138,7 +141,9 @@ class _Sampler:
         rolled = time.perf_counter()
         self._parts.note("rewards")
         owners = [prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group]
-        scored = self._parts.score(owners, [c for group in completions for c in group]).scored
+        batch = self._parts.score(owners, [c for group in completions for c in group])
+        scored = batch.scored
+        self.failures.update(batch.failures)
         self.rollout_s += rolled - started
         self.reward_s += time.perf_counter() - rolled
         return [Group(p, tuple(scored[k * size : (k + 1) * size])) for k, p in enumerate(prompts)]
