@@ -14,6 +14,7 @@ from covey.config import (
     LOSS_OPTION_HELP,
     BenchConfig,
     ChatConfig,
+    CheckRewardConfig,
     DPOConfig,
     EvalRunConfig,
     GRPOConfig,
@@ -66,6 +67,7 @@ COMMANDS: dict[str, type[Composition]] = {
     "chat": ChatConfig,
     "sample": SampleConfig,
     "score": ScoreConfig,
+    "check-reward": CheckRewardConfig,
     "recipe": RecipeConfig,
     "bench": BenchConfig,
 }
@@ -108,6 +110,7 @@ REQUIRED: dict[str, dict[str, str]] = {
         "prompt": '--prompt "24 from 8, 6, 2"',
     },
     "score": {"file": "--file rows.jsonl (rows with completion, nums or numbers, target)"},
+    "check-reward": {},
     "recipe": {},
     "bench": {"model": "--model runs/warm/final, the model that every contender starts from"},
 }
@@ -489,7 +492,6 @@ OTHER_RLHF_TYPES = ("orpo", "simpo", "kto", "cpo", "gkd")
 """ms-swift's other values of ``--rlhf_type``."""
 
 LATER_COMMANDS: dict[str, str] = {
-    "check-reward": "Part 3",
     "plan": "Part 5 (--dry_run true prints the batch arithmetic now)",
     "replay": "Part 5",
     "rollout": "Part 6",

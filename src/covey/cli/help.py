@@ -18,6 +18,7 @@ SUMMARIES: dict[str, str] = {
     "sample": "completions of given prompts",
     "chat": "talk to a model",
     "score": "rewards of given completions, without a model",
+    "check-reward": "try a reward on right, wrong and hostile completions: covey check-reward my.py:name",
     "bench": "contenders for the same time on this machine: covey bench grpo-vs-ppo, grpo-vs-dpo, or a file",
     "models": "models list; models fetch NAME",
 }
@@ -35,12 +36,13 @@ EXAMPLES: dict[str, str] = {
     "chat": "covey chat --model runs/my_run/final",
     "bench": "covey bench grpo-vs-ppo --model runs/warm/final --seconds 480",
     "score": "covey score --task countdown --file rows.jsonl",
+    "check-reward": "covey check-reward examples/article_reward.py:article --task countdown",
 }
 
 
 def main_help() -> str:
     """``covey --help``."""
-    commands = "\n".join(f"  {name:8} {summary}" for name, summary in SUMMARIES.items())
+    commands = "\n".join(f"  {name:12} {summary}" for name, summary in SUMMARIES.items())
     later = ", ".join(f"{name} ({part.split(' (')[0]})" for name, part in LATER_COMMANDS.items())
     return (
         f"covey {__version__}: group-relative reinforcement learning for language models\n\n"

@@ -1,6 +1,7 @@
 """``covey COMMAND ...``: parse, print what was understood, hand the config to ``covey.build``.
 
-Exit codes: 0 done, 2 wrong input (one message, no traceback), 130 interrupted, 141 the reader of the output has gone.
+Exit codes: 0 done, 1 check-reward found something, 2 wrong input (one message, no traceback), 130 interrupted, 141 the
+reader of the output has gone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import cast
 
 from covey import __version__
@@ -20,6 +22,7 @@ from covey.cli.parse import Parsed, parse, rlhf_command, split_flags
 from covey.config import (
     BenchConfig,
     ChatConfig,
+    CheckRewardConfig,
     EvalRunConfig,
     RecipeConfig,
     SampleConfig,
@@ -33,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        _dispatch(words)
+        return _dispatch(words)
     except UserError as error:
         print(f"covey: error: {error}", file=sys.stderr)
         return 2
@@ -44,17 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader (a pager, head) has gone: nothing more can be written, the interpreter's own flush included
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    return 0
 
 
-def _dispatch(words: list[str]) -> None:
+def _dispatch(words: list[str]) -> int:
+    """The exit code of a command that does not fail."""
     if not words or words[0] in ("--help", "-h", "help"):
         print(main_help())
-        return
+        return 0
     command, rest = words[0], words[1:]
     if command == "--version":
         print(f"covey {__version__}")
-        return
+        return 0
     if command not in SUMMARIES:
         raise UserError(_unknown_command(command))
     if "--help" in rest or "-h" in rest:
@@ -65,10 +68,13 @@ def _dispatch(words: list[str]) -> None:
         _recipe(rest)
     elif command == "bench":
         _bench(rest)
+    elif command == "check-reward":
+        return _check_reward(rest)
     else:
         parsed = parse(command, rest)
         _announce(parsed)
         _HANDLERS[command](parsed)
+    return 0
 
 
 def _help_topic(command: str, words: list[str]) -> str:
@@ -118,6 +124,19 @@ def _score(parsed: Parsed) -> None:
     options = cast(ScoreConfig, parsed.config).score
     for row in score_file(options.task, options.file):
         print(json.dumps(row, allow_nan=False))
+
+
+def _check_reward(words: list[str]) -> int:
+    if not words or words[0].startswith("--"):
+        raise UserError("covey check-reward needs a reward: covey check-reward accuracy, my.py:name or package.name")
+    options = cast(CheckRewardConfig, parse("check-reward", words[1:]).config).check_reward
+    from covey.rewards.check import check_reward
+
+    report = check_reward(
+        words[0], options.task, dataset=options.dataset, timeout_s=options.reward_timeout, seed=options.seed
+    )
+    print(json.dumps(asdict(report)) if options.json else "\n".join(report.lines()))
+    return 1 if report.findings else 0
 
 
 def _recipe(words: list[str]) -> None:

@@ -20,6 +20,7 @@ from covey.config.base import Composition, changed_options
 from covey.config.command_options import (
     BenchOptions,
     ChatOptions,
+    CheckRewardOptions,
     EvalRunOptions,
     RecipeOptions,
     SampleOptions,
@@ -53,6 +54,8 @@ __all__ = [
     "BenchOptions",
     "ChatConfig",
     "ChatOptions",
+    "CheckRewardConfig",
+    "CheckRewardOptions",
     "ContrastConfig",
     "CountdownConfig",
     "CriticConfig",
@@ -152,3 +155,10 @@ class BenchConfig(Composition):
     """``covey bench``."""
 
     bench: BenchOptions = field(default=BenchOptions())
+
+
+@dataclass(frozen=True)
+class CheckRewardConfig(Composition):
+    """``covey check-reward``."""
+
+    check_reward: CheckRewardOptions = field(default=CheckRewardOptions())

@@ -55,6 +55,21 @@ class ScoreOptions(Section):
 
 
 @dataclass(frozen=True)
+class CheckRewardOptions(Section):
+    """``covey check-reward``: what a reward is tried on."""
+
+    task: Literal["countdown"] = "countdown"
+    dataset: str = "countdown"
+    reward_timeout: float = 5.0
+    seed: int = 42
+    json: bool = False
+
+    def check(self) -> None:
+        require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "above 0 seconds")
+        require(self.seed >= 0, "seed", self.seed, "0 or above")
+
+
+@dataclass(frozen=True)
 class RecipeOptions(Section):
     """``covey recipe``: what the command line may change about a recipe; None keeps what the recipe says."""
 

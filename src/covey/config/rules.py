@@ -123,7 +123,7 @@ RULES = (
     ),
     ReadWhen(
         ("reward_timeout",),
-        lambda v: v["reward_workers"] > 0,
+        lambda v: v.get("reward_workers", 1) > 0,
         "is not read with --reward_workers 0: a call in the trainer's own process can not be ended",
     ),
     ReadWhen(

@@ -177,7 +177,7 @@ class RewardSet:
         recent = self._recent[name]
         recent.extend(failed)
         share = sum(recent) / len(recent) if recent else 0.0
-        if failures and (all(failed) or (len(recent) >= ENOUGH and share > self.limits.max_failures)):
+        if share > self.limits.max_failures and (all(failed) or len(recent) >= ENOUGH):
             raise RewardError(
                 f"reward {name!r} failed on {len(failures)} of {len(failed)} completions, {share:.0%} of the last"
                 f" {len(recent)} (--max_reward_failures {self.limits.max_failures:g}). The first failure:"

@@ -77,6 +77,17 @@ class PromptTemplate:
         return tuple(framed)
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A completion whose verdict is known, for ``covey check-reward``."""
+
+    name: str
+    text: str
+    columns: Mapping[str, Any]
+    right: bool
+    why: str
+
+
 def extract_answer(text: str) -> str | None:
     """Return the inside of the one answer block that follows the last closing think tag, or None.
 

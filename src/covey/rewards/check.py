@@ -1,0 +1,211 @@
+"""``covey check-reward``: is a reward fit to be trained on?
+
+It is given completions whose verdict is known, a few that attack a checker, and real puzzles; each alone, all in one
+batch, the same again, and in the opposite order. What it may pay for form or length is its own affair: judged are the
+right and wrong answers in the same form, the crashes, the time, and whether a score depends on anything but its row.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.rewards import RewardContext, RewardSet, build_reward_set
+from covey.rewards.functions import GroupReward, InvalidResult
+from covey.rewards.plugin import load_plugin
+from covey.rewards.workers import Call, Failure, WorkerPool
+from covey.tasks import get_task
+from covey.tasks.base import Probe
+from covey.tasks.countdown_generator import CountdownSpec, Problem, sample_problems
+from covey.tasks.countdown_probes import countdown_probes, countdown_samples
+from covey.tasks.dataset import check_rows, read_table
+from covey.types import Completion, Message, Prompt
+
+SLOW_S = 1.0
+"""Seconds for one completion that are worth a finding."""
+MAX_SAMPLES = 50
+
+Score = float | None | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a reward."""
+
+    kind: str
+    probe: str
+    """Name of the completion that shows it."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was tried, and what was found."""
+
+    reward: str
+    probes: int
+    judged: bool
+    """Whether it tells right from wrong at all, so that its verdicts were checked."""
+    findings: tuple[Finding, ...]
+
+    def lines(self) -> list[str]:
+        """For a terminal: at most three completions per kind, the others counted."""
+        lines = [f"check-reward {self.reward}: {self.probes} completions, each alone and in three batches"]
+        if not self.judged:
+            lines.append("it pays the same for a plain right and a plain wrong answer: its verdicts were not checked")
+        for kind in dict.fromkeys(finding.kind for finding in self.findings):
+            found = [finding for finding in self.findings if finding.kind == kind]
+            lines += [f"{kind:22} {finding.probe}: {finding.detail}" for finding in found[:3]]
+            if len(found) > 3:
+                lines.append(f"{'':22} and {len(found) - 3} more: {', '.join(f.probe for f in found[3:])}")
+        lines.append("clean" if not self.findings else f"{len(self.findings)} findings")
+        return lines
+
+
+def check_reward(target: str, task: str, *, dataset: str, timeout_s: float = 5.0, seed: int = 42) -> Report:
+    """Check a reward: a built-in name, ``file.py:name`` or a dotted path; on puzzles of ``dataset``.
+
+    UserError when there is no such reward or the data can not be read.
+    """
+    reward = _reward_set(target, task)
+    with tempfile.TemporaryDirectory() as folder:
+        marker = Path(folder) / "executed"
+        probes = [*countdown_probes(marker), *countdown_samples(_problems(dataset, seed), seed)]
+        trial = _Trial(reward, probes, timeout_s)
+        try:
+            findings, judged = _findings(trial, probes)
+        finally:
+            trial.pool.close()
+        if marker.exists():
+            findings.insert(0, Finding("executes model text", "injection", "a file named in a completion was created"))
+    return Report(target, len(probes), judged, tuple(findings))
+
+
+def _reward_set(target: str, task: str) -> RewardSet:
+    file, colon, name = target.rpartition(":")
+    plugins = load_plugin(file) if colon else {}
+    context = RewardContext(task=get_task(task), soft_max_length=256, soft_cache_length=64)
+    return build_reward_set([name if colon else target], context=context, plugins=plugins)
+
+
+def _problems(dataset: str, seed: int) -> list[Problem]:
+    if dataset == "countdown":
+        return sample_problems(CountdownSpec(), "train", MAX_SAMPLES, seed)
+    task = get_task("countdown")
+    rows, _ = check_rows(read_table(dataset, seed=seed), lambda row: task.validate_row(row))
+    normal = [task.normalize_row(row.values) for row in rows[:MAX_SAMPLES]]
+    return [Problem(tuple(row["nums"]), row["target"]) for row in normal]
+
+
+class _Trial:
+    """Asks the reward, in a process of its own."""
+
+    def __init__(self, reward: RewardSet, probes: Sequence[Probe], timeout_s: float) -> None:
+        (self.function,) = reward.functions
+        self._prompts = [
+            Prompt(f"probe:{k}", (Message(role="user", content=_question(probe)),), probe.columns)
+            for k, probe in enumerate(probes)
+        ]
+        self._completions = [_completion(probe.text) for probe in probes]
+        self._timeout_s = timeout_s
+        self.pool = WorkerPool([self.function.scores], 1)
+
+    def alone(self) -> tuple[list[Score], list[float]]:
+        """Every completion in a call of its own; scores and seconds."""
+        scores: list[Score] = []
+        seconds = []
+        for row in range(len(self._prompts)):
+            began = time.monotonic()
+            scores += self._ask([row])
+            seconds.append(time.monotonic() - began)
+        return scores, seconds
+
+    def together(self, order: Sequence[int]) -> list[Score]:
+        """The rows of ``order`` in one call, if the reward takes batches; in their own order again."""
+        found = dict(zip(order, self._ask(list(order)), strict=True))
+        return [found[row] for row in sorted(order)]
+
+    def _ask(self, rows: list[int]) -> list[Score]:
+        prompts, completions = [self._prompts[row] for row in rows], [self._completions[row] for row in rows]
+        (result,) = self.pool.run([Call(0, (prompts, completions, None), self._timeout_s * len(rows))])
+        if isinstance(result, Failure):
+            if result.kind == "invalid":
+                raise InvalidResult(result.text)
+            return [result] * len(rows)
+        return list(result)
+
+
+def _question(probe: Probe) -> str:
+    return f"{probe.columns['target']} from {', '.join(map(str, probe.columns['nums']))}"
+
+
+def _completion(text: str) -> Completion:
+    return Completion(tuple(range(len(text) // 4 + 1)), (), text, "stop")
+
+
+def _findings(trial: _Trial, probes: Sequence[Probe]) -> tuple[list[Finding], bool]:
+    try:
+        alone, seconds = trial.alone()
+    except InvalidResult as error:
+        return [Finding("invalid result", probes[0].name, str(error))], False
+    findings: list[Finding] = []
+    for probe, score, spent in zip(probes, alone, seconds, strict=True):
+        if isinstance(score, Failure):
+            kind = {"error": "exception", "timeout": "hangs", "died": "crash"}.get(score.kind, score.kind)
+            findings.append(Finding(kind, probe.name, score.text.splitlines()[-1]))
+        elif score is not None and score != score:
+            findings.append(Finding("not a number", probe.name, f"returned {score}"))
+        elif spent > SLOW_S:
+            findings.append(Finding("slow", probe.name, f"took {spent:.1f} s"))
+    verdicts = [score if isinstance(score, float) else None for score in alone]
+    wrong, judged = _wrong_verdicts(probes, verdicts)
+    findings += wrong
+    if not isinstance(trial.function, GroupReward):
+        findings += _unsteady(trial, probes, alone)
+    return findings, judged
+
+
+def _wrong_verdicts(probes: Sequence[Probe], scores: Sequence[float | None]) -> tuple[list[Finding], bool]:
+    """False accepts and rejects, against what a plain right and a plain wrong answer get; and payment for nothing."""
+    named = dict(zip([probe.name for probe in reversed(probes)], reversed(scores), strict=True))
+    right, wrong = named["plain"], named["another value"]
+    findings = [
+        Finding("pays for nothing", probe.name, f"score {score:g}: {probe.why}")
+        for probe, score in zip(probes, scores, strict=True)
+        if probe.name in ("empty", "white space", "orders") and score is not None and score > 0
+    ]
+    if right is None or wrong is None or right <= wrong:
+        return findings, False
+    middle = (right + wrong) / 2
+    for probe, score in zip(probes, scores, strict=True):
+        if score is None or (score > middle) == probe.right:
+            continue
+        kind = "false reject" if probe.right else "false accept"
+        detail = f"score {score:g} (plain right {right:g}, plain wrong {wrong:g}): {probe.why}"
+        findings.append(Finding(kind, probe.name, detail))
+    return findings, True
+
+
+def _unsteady(trial: _Trial, probes: Sequence[Probe], alone: Sequence[Score]) -> list[Finding]:
+    """Scores that are others when the rows come in a batch, again, or in the opposite order."""
+    rows = [row for row, score in enumerate(alone) if not isinstance(score, Failure)]
+    before = [alone[row] for row in rows]
+    findings: list[Finding] = []
+    first = trial.together(rows)
+    trials = {
+        "depends on the batch": (before, first),
+        "not deterministic": (first, trial.together(rows)),
+        "depends on the order": (first, trial.together(rows[::-1])),
+    }
+    for kind, (one, other) in trials.items():
+        changed = [k for k, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+        for k in changed:
+            value = other[k]
+            shown = value.text.splitlines()[-1] if isinstance(value, Failure) else value
+            findings.append(Finding(kind, probes[rows[k]].name, f"{one[k]}, then {shown}"))
+        if changed:
+            break  # a reward that rolls dice depends on everything
+    return findings
