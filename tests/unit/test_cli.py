@@ -213,7 +213,6 @@ def test_missing_config_file(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         ("--loss_type gspo --importance_sampling_level token", ["is defined by one ratio per sequence", "it is grpo"]),
         ("--loss_type gmpo --advantage_estimator reinforce_plus_plus --beta 0.1", ["advantage of its own"]),
         ("--soft_cache_length 100", ["is read only with --reward_funcs ... soft_overlong"]),
-        ("--dynamic_sample true", ["Part 3"]),
         ("--truncation_strategy left", ["must be one of raise, delete"]),
     ],
 )

@@ -92,7 +92,7 @@ def test_accuracy_needs_a_task_and_unknown_names_are_explained() -> None:
     with pytest.raises(UserError, match="needs a task"):
         build_reward_set(["accuracy"])
     with pytest.raises(
-        UserError, match=r"unknown reward 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, diversity"
+        UserError, match=r"unknown reward 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, cosine"
     ):
         build_reward_set(["acuracy"])
     with pytest.raises(UserError, match="no reward given"):

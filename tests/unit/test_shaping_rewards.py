@@ -14,6 +14,7 @@ from covey.algo.advantages import group_advantages
 from covey.errors import UserError
 from covey.models.embedder import SentenceEmbedder
 from covey.rewards import RewardContext, build_reward_set
+from covey.rewards.cosine import cosine_between
 from covey.rewards.diversity import diversity, mean_distances
 from covey.rewards.functions import GroupReward
 from covey.rewards.overlong import soft_overlong_punishment
@@ -49,10 +50,11 @@ def test_a_group_reward_gives_one_score_per_completion() -> None:
 
 
 def test_soft_overlong_counts_tokens() -> None:
-    rewards = build_reward_set(["soft_overlong"], context=RewardContext(soft_max_length=8, soft_cache_length=4))
+    context = RewardContext(options={"soft_max_length": 8, "soft_cache_length": 4})
+    rewards = build_reward_set(["soft_overlong"], context=context)
     scored = rewards.score([PROMPT] * 3, completions(["abcd", "abcdef", "abcdefghij"])).scored
     assert [item.total for item in scored] == [0.0, -0.5, -1.0]
-    with pytest.raises(UserError, match="soft_max_length"):
+    with pytest.raises(UserError, match="soft_cache_length"):
         build_reward_set(["soft_overlong"])
 
 
@@ -120,3 +122,54 @@ def test_real_sentence_embeddings() -> None:
     scored = rewards.score([PROMPT] * 3, completions(texts)).scored
     assert [item.rewards["accuracy"] for item in scored] == [1, 1, 0]
     assert 0 < (scored[0].rewards["diversity"] or 0) < 1 and scored[2].rewards["diversity"] == 0
+
+
+def totals(name: str, texts: list[str], **options: Any) -> list[float | None]:
+    context = RewardContext(get_task("countdown"), max_completion_length=100, options=options)
+    rows = [Completion(tuple(range(len(text))), (), text, "stop") for text in texts]
+    prompt = Prompt("p", (), {"nums": [4, 6], "target": 24})
+    return [item.total for item in build_reward_set([name], context=context).score([prompt] * len(rows), rows).scored]
+
+
+def test_repetition_counts_n_grams_that_were_there_before() -> None:
+    # "a b c a b c": 4 trigrams, abc twice: 1 - 3/4
+    assert totals("repetition", ["a b c a B c", "a b c d", "a b", ""]) == [-0.25, 0.0, 0.0, 0.0]
+    assert totals("repetition", ["x x x x"], repetition_n_grams=1, repetition_max_penalty=-2.0) == [-1.5]
+    with pytest.raises(UserError, match="--repetition_max_penalty 1 must be 0 or below"):
+        totals("repetition", ["a"], repetition_max_penalty=1.0)
+
+
+def test_cosine_pays_short_right_and_long_wrong_answers() -> None:
+    """Half of the way is the middle, and the ends are the options' values."""
+    assert [cosine_between(1.0, 0.5, n, 100) for n in (0, 50, 100, 200)] == pytest.approx([1.0, 0.75, 0.5, 0.5])
+    assert [cosine_between(-0.5, 0.0, n, 100) for n in (0, 50, 100)] == pytest.approx([-0.5, -0.25, 0.0])
+    right, wrong = "<think>t</think><answer>4*6</answer>", "<think>t</think><answer>4+6</answer>"
+    assert totals("cosine", [right, wrong], cosine_max_len=2 * len(right)) == pytest.approx([0.75, -0.25])
+    with pytest.raises(UserError, match="worth more than a right one"):
+        totals("cosine", ["a"], cosine_max_len_value_wrong=0.9)
+
+
+def test_regex_wants_the_whole_completion() -> None:
+    options = {"reward_regex": r"<a>.*</a>"}
+    assert totals("regex", [" <a>x\ny</a>\n", "<a>x</a>!", "<a>"], **options) == [1.0, 0.0, 0.0]
+    with pytest.raises(UserError, match="needs --reward_regex"):
+        totals("regex", ["a"])
+    with pytest.raises(UserError, match=r"--reward_regex \(: not a regular expression"):
+        totals("regex", ["a"], reward_regex="(")
+
+
+def test_json_schema_judges_the_answer(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    texts = [
+        '{"x": 1}', '<think>hm {"x": "no"}</think> {"x": 2}', '<think>t</think><answer>{"x": 3}</answer>', '{"x": "1"}',
+        "[1]", "no json", '{"x": 1} and more', "[" * 100_000,
+    ]  # fmt: skip
+    options = {"reward_json_schema": str(path)}
+    assert totals("json_schema", texts, **options) == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    path.write_text('{"type": "objekt"}')
+    with pytest.raises(UserError, match="not a JSON schema"):
+        totals("json_schema", ["a"], **options)
+    with pytest.raises(UserError, match="can not be read"):
+        totals("json_schema", ["a"], reward_json_schema=str(tmp_path / "absent.json"))

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from covey.config import CountdownConfig, DataConfig, RewardConfig, TrainCountdownConfig, WorkedCountdownConfig
+from covey.config import (
+    CountdownConfig,
+    DataConfig,
+    RewardConfig,
+    RewardOptionsConfig,
+    TrainCountdownConfig,
+    WorkedCountdownConfig,
+)
 from covey.errors import UserError
 from covey.models.embedder import SentenceEmbedder
 from covey.rewards import RewardContext, RewardLimits, RewardSet, build_reward_set
@@ -105,6 +112,7 @@ def reward_names(rewards: Sequence[str | Callable[..., Any]]) -> list[str]:
 
 def reward_set(
     config: RewardConfig,
+    options: RewardOptionsConfig,
     prompts: Sequence[Prompt],
     max_completion_length: int,
     rewards: Sequence[str | Callable[..., Any]] | None = None,
@@ -115,18 +123,18 @@ def reward_set(
     """
     named = config.reward_funcs if rewards is None else rewards
     judged = [prompt for prompt in prompts if {"nums", "target"} <= prompt.columns.keys()]
-    if any(name in named for name in ("accuracy", "diversity")) and len(judged) < len(prompts):
+    if any(name in named for name in ("accuracy", "diversity", "cosine")) and len(judged) < len(prompts):
         raise UserError(
-            "the rewards 'accuracy' and 'diversity' check Countdown answers, but the rows have no nums and target; name"
-            " other rewards with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
+            "the rewards 'accuracy', 'diversity' and 'cosine' check Countdown answers, but the rows have no nums and"
+            " target; name others with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
         )
     plugins: dict[str, Callable[..., Any]] = {}
     for path in config.external_plugins:
         plugins |= load_plugin(path)
     context = RewardContext(
         task=get_task("countdown"),
-        soft_max_length=config.soft_max_length or max_completion_length,
-        soft_cache_length=config.soft_cache_length,
+        max_completion_length=max_completion_length,
+        options=options.given(),
         embed=SentenceEmbedder() if "diversity" in named else None,
     )
     workers = config.reward_workers if hasattr(os, "fork") else 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from covey.config import (
     LOSS_OPTION_HELP,
+    REWARD_OPTION_HELP,
     BenchConfig,
     ChatConfig,
     CheckRewardConfig,
@@ -275,7 +276,8 @@ FLAGS: tuple[Flag, ...] = (
     # rewards
     Flag(
         "reward_funcs",
-        "accuracy, format, soft_overlong, diversity, user functions from --external_plugins, or dotted paths",
+        "accuracy, format, soft_overlong, diversity, repetition, cosine, regex, json_schema, functions from"
+        " --external_plugins, or dotted paths",
     ),
     Flag(
         "reward_weights",
@@ -283,13 +285,7 @@ FLAGS: tuple[Flag, ...] = (
         swift=None,
     ),
     Flag("external_plugins", "Python files that define reward functions"),
-    Flag(
-        "soft_max_length",
-        "soft_overlong: completions of this length get -1; default: --max_completion_length",
-        "tokens",
-        None,
-    ),
-    Flag("soft_cache_length", "soft_overlong: the tokens before that over which it falls from 0", "tokens", None),
+    *(Flag(name, text) for name, text in REWARD_OPTION_HELP.items()),
     Flag("reward_workers", "processes in which rewards of your own run; 0: in the trainer's", "processes"),
     Flag("reward_timeout", "for one call of a reward of your own; then its process is killed", "seconds"),
     Flag("max_reward_failures", "share of completions on which a reward may fail before the run stops"),

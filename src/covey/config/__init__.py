@@ -28,6 +28,7 @@ from covey.config.command_options import (
 )
 from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LOSS_OPTION_HELP, LossConfig
+from covey.config.reward_options import REWARD_OPTION_HELP, RewardOptionsConfig
 from covey.config.rlhf import DPOConfig, GRPOConfig, PolicyConfig, PPOConfig, RMConfig
 from covey.config.rules import refuse_unread
 from covey.config.sections import (
@@ -48,6 +49,7 @@ from covey.config.sections import (
 
 __all__ = [
     "LOSS_OPTION_HELP",
+    "REWARD_OPTION_HELP",
     "AlgoConfig",
     "BatchConfig",
     "BenchConfig",
@@ -79,6 +81,7 @@ __all__ = [
     "RecipeConfig",
     "RecipeOptions",
     "RewardConfig",
+    "RewardOptionsConfig",
     "RolloutConfig",
     "RunConfig",
     "SFTConfig",
@@ -110,11 +113,12 @@ class EvalRunConfig(Composition):
     countdown: CountdownConfig = field(default=CountdownConfig())
     sampling: SamplingConfig = field(default=SamplingConfig())
     reward: RewardConfig = field(default=RewardConfig(reward_funcs=("format", "accuracy")))
+    reward_options: RewardOptionsConfig = field(default=RewardOptionsConfig())
     eval: EvalRunOptions = field(default=EvalRunOptions())
 
     def check(self) -> None:
         refuse_unread(self.to_dict(), changed_options(self))
-        self.reward.check_lengths(self.sampling.max_completion_length)
+        self.reward_options.check_for(self.reward.reward_funcs, self.sampling.max_completion_length)
         self.reward.check_samples(self.eval.eval_num_samples, "eval_num_samples")
 
 

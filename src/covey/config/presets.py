@@ -26,9 +26,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "dapo": Preset(
         "arXiv 2503.14476",
-        {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0},
-        "the paper also samples prompts without a signal anew (Part 3) and punishes long answers softly"
-        " (--reward_funcs ... soft_overlong)",
+        {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "dynamic_sample": True},
+        "the paper also punishes long answers softly (--reward_funcs ... soft_overlong)",
     ),
     "dr_grpo": Preset("arXiv 2503.20783", {"loss_type": "dr_grpo", "scale_rewards": "none", "beta": 0.0}),
     "gspo": Preset(
@@ -52,8 +51,9 @@ PRESETS: dict[str, Preset] = {
             "loss_agg_mode": "prompt-mean-token-mean",
             "scale_rewards": "batch",
             "beta": 0.0,
+            "drop_zero_std": True,
         },
-        "the paper also drops prompts that are always solved (Part 3) and trains asynchronously (Part 6)",
+        "the paper also gives up prompts that are always solved, and trains asynchronously (Part 6)",
     ),
     "rloo": Preset(
         "arXiv 2402.14740",

@@ -22,6 +22,7 @@ from covey.config.control import CoefficientConfig, CurriculumConfig, RemedyConf
 from covey.config.examples import ExamplesConfig
 from covey.config.loss_options import LossConfig
 from covey.config.presets import expand
+from covey.config.reward_options import RewardOptionsConfig
 from covey.config.rules import refuse_unread, uses_countdown_generator
 from covey.config.sections import (
     BatchConfig,
@@ -53,6 +54,7 @@ class PolicyConfig(Composition):
     mismatch: MismatchConfig = field(default=MismatchConfig())
     coefficients: CoefficientConfig = field(default=CoefficientConfig())
     reward: RewardConfig = field(default=RewardConfig())
+    reward_options: RewardOptionsConfig = field(default=RewardOptionsConfig())
     optim: OptimConfig = field(default=OptimConfig())
     batch: BatchConfig = field(default=BatchConfig())
     run: RunConfig = field(default=RunConfig())
@@ -72,7 +74,7 @@ class PolicyConfig(Composition):
             )
         refuse_unread(values, changed_options(self))
         self.coefficients.check_start(self.algo.beta, self.algo.entropy_coef)
-        self.reward.check_lengths(self.sampling.max_completion_length)
+        self.reward_options.check_for(self.reward.reward_funcs, self.sampling.max_completion_length)
         self.reward.check_samples(self.rollout.num_generations, "num_generations")
         self._check_loss()
 

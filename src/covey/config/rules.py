@@ -9,6 +9,7 @@ from typing import Any
 from covey.algo.advantages import ADVANTAGE_ESTIMATORS
 from covey.config.algo import FIXED_SCALES
 from covey.config.loss_options import LOSS_OPTION_HELP, losses_with
+from covey.config.reward_options import REWARD_OPTION_HELP, rewards_with
 from covey.errors import UserError
 
 Values = Mapping[str, Any]
@@ -31,6 +32,12 @@ def uses_countdown_generator(values: Values) -> bool:
 def _read_by_its_losses(option: str) -> ReadWhen:
     losses = losses_with(option)
     return ReadWhen((option,), lambda v: v["loss_type"] in losses, f"is read only with --loss_type {', '.join(losses)}")
+
+
+def _read_by_its_rewards(option: str) -> ReadWhen:
+    rewards = rewards_with(option)
+    known = f"is read only with --reward_funcs ... {' or '.join(rewards)}"
+    return ReadWhen((option,), lambda v: any(name in v["reward_funcs"] for name in rewards), known)
 
 
 def _read_by_control(name: str, options: tuple[str, ...]) -> tuple[ReadWhen, ...]:
@@ -116,11 +123,7 @@ RULES = (
         "is read only with --contrastive_loss infonca",
     ),
     *(_read_by_its_losses(name) for name in LOSS_OPTION_HELP),
-    ReadWhen(
-        ("soft_max_length", "soft_cache_length"),
-        lambda v: "soft_overlong" in v["reward_funcs"],
-        "is read only with --reward_funcs ... soft_overlong",
-    ),
+    *(_read_by_its_rewards(name) for name in REWARD_OPTION_HELP),
     ReadWhen(
         ("reward_timeout",),
         lambda v: v.get("reward_workers", 1) > 0,

@@ -140,43 +140,21 @@ class RewardConfig(Section):
     reward_funcs: tuple[str, ...] = ()
     reward_weights: tuple[float, ...] | None = None
     external_plugins: tuple[str, ...] = ()
-    soft_max_length: int | None = None
-    soft_cache_length: int | None = None
     reward_workers: int = 2
     reward_timeout: float = 30.0
     max_reward_failures: float = 0.1
 
     def check(self) -> None:
         names, weights = self.reward_funcs, self.reward_weights
-        longest, cache = self.soft_max_length, self.soft_cache_length
         require(self.reward_workers >= 0, "reward_workers", self.reward_workers, "at least 1, or 0 for none")
         require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "above 0 seconds")
         share = self.max_reward_failures
         require(0 <= share <= 1, "max_reward_failures", share, "a share: 0 to 1")
-        require(cache is None or cache >= 1, "soft_cache_length", cache, "at least 1 token")
-        fits = longest is None or longest >= (cache or 1)
-        require(fits, "soft_max_length", longest, "at least 1 token, and not below --soft_cache_length")
         require(len(set(names)) == len(names), "reward_funcs", names, "named once each")
         if weights is not None and len(weights) != len(names):
             raise UserError(
                 f"--reward_weights has {len(weights)} values for {len(names)} reward functions"
                 f" ({', '.join(names) or 'none'}): give one weight per function, in the same order"
-            )
-
-    def check_lengths(self, max_completion_length: int) -> None:
-        """Refuse (UserError) soft overlong settings under which no completion could be punished."""
-        if "soft_overlong" not in self.reward_funcs:
-            return
-        if self.soft_cache_length is None:
-            raise UserError(
-                "--reward_funcs soft_overlong needs --soft_cache_length: the tokens before --soft_max_length over which"
-                " the punishment grows (DAPO: a fifth of it)"
-            )
-        longest = self.soft_max_length or max_completion_length
-        if longest - self.soft_cache_length >= max_completion_length:
-            raise UserError(
-                f"--reward_funcs soft_overlong starts after {longest - self.soft_cache_length} tokens, but no"
-                f" completion has more than --max_completion_length {max_completion_length}: lower --soft_max_length"
             )
 
     def check_samples(self, per_prompt: int, option: str) -> None:

@@ -11,16 +11,17 @@ A reward is one of (recognised by its parameter names, see ``functions.as_reward
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from covey.errors import UserError
+from covey.rewards import accuracy, cosine, diversity, format, overlong, patterns, repetition
 from covey.rewards.context import RewardContext
 from covey.rewards.functions import RewardError, RewardFunction, as_reward, distinct_names, own_name
 from covey.rewards.plugin import import_dotted, unknown_reward
 from covey.rewards.runner import RewardLimits, RewardSet, RewardStats, ScoredBatch
+from covey.rewards.spec import RewardSpec
 
 __all__ = [
     "DEFAULT_WEIGHTS",
@@ -35,16 +36,17 @@ __all__ = [
     "build_reward_set",
 ]
 
-REWARDS: dict[str, str] = {
-    "accuracy": "covey.rewards.accuracy:build",
-    "format": "covey.rewards.format:build",
-    "soft_overlong": "covey.rewards.overlong:build",
-    "diversity": "covey.rewards.diversity:build",
+REWARDS: dict[str, RewardSpec] = {
+    "accuracy": RewardSpec(accuracy.build),
+    "format": RewardSpec(format.build),
+    "soft_overlong": RewardSpec(overlong.build, overlong.OverlongParams),
+    "diversity": RewardSpec(diversity.build),
+    "repetition": RewardSpec(repetition.build, repetition.RepetitionParams),
+    "cosine": RewardSpec(cosine.build, cosine.CosineParams),
+    "regex": RewardSpec(patterns.build_regex, patterns.RegexParams, isolated=True),
+    "json_schema": RewardSpec(patterns.build_json_schema, patterns.SchemaParams, isolated=True),
 }
-"""Reward name -> "module:function"; the function takes a RewardContext and returns a reward in one of the forms."""
-
-IN_PROCESS = frozenset(REWARDS)
-"""Those that are ours, quick, and can't hang: they need no process of their own."""
+"""The shipped rewards. Those that are not isolated are quick and can't hang: they run in the trainer's process."""
 
 DEFAULT_WEIGHTS = {"format": 0.4, "accuracy": 0.6}
 """Weights when exactly these two are named and none are given; every other set of rewards gets 1.0 each."""
@@ -72,7 +74,7 @@ def build_reward_set(
     wanted = [item.rpartition(".")[2] if isinstance(item, str) else own_name(item) for item in rewards]
     named = [as_reward(name, function) for name, function in zip(distinct_names(wanted), functions, strict=True)]
     names = [item if isinstance(item, str) else "" for item in rewards]
-    isolated = frozenset(k for k, name in enumerate(names) if name not in IN_PROCESS)
+    isolated = frozenset(k for k, name in enumerate(names) if name not in REWARDS or REWARDS[name].isolated)
     return RewardSet(tuple(named), _weights(names, weights), isolated, limits or RewardLimits())
 
 
@@ -101,8 +103,7 @@ def _resolve(
     if item in plugins:
         return plugins[item]
     if item in REWARDS:
-        module, _, attribute = REWARDS[item].partition(":")
-        return cast(Callable[..., Any], getattr(importlib.import_module(module), attribute)(context))
+        return REWARDS[item].build(context)
     if "." in item:
         return import_dotted(item)
     raise unknown_reward(item, [*REWARDS, *plugins])

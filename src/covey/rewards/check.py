@@ -87,7 +87,7 @@ def check_reward(target: str, task: str, *, dataset: str, timeout_s: float = 5.0
 def _reward_set(target: str, task: str) -> RewardSet:
     file, colon, name = target.rpartition(":")
     plugins = load_plugin(file) if colon else {}
-    context = RewardContext(task=get_task(task), soft_max_length=256, soft_cache_length=64)
+    context = RewardContext(task=get_task(task), max_completion_length=256, options={"soft_cache_length": 64})
     return build_reward_set([name if colon else target], context=context, plugins=plugins)
 
 

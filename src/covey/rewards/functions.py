@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import itertools
@@ -232,6 +231,8 @@ def _awaited(result: object) -> object:
     """The value of an asynchronous function's result."""
     if not inspect.isawaitable(result):
         return result
+
+    import asyncio  # slow to import, and rarely needed
 
     async def value() -> object:
         return await result

@@ -20,10 +20,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from covey.rewards.functions import InvalidResult, RewardError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 POLL_S = 0.5
 """Seconds between two looks at the stop signal while all workers are busy."""
@@ -119,6 +121,8 @@ class WorkerPool:
                 waiting.appendleft(number)
 
     def _collect(self, calls: Sequence[Call], results: list[Any | Failure]) -> None:
+        from multiprocessing.connection import wait  # slow to import, and not needed for a help text
+
         busy = [worker for worker in self._workers if worker.call >= 0]
         left = min(worker.deadline for worker in busy) - time.monotonic()
         ready = wait([worker.connection for worker in busy], timeout=max(0.0, min(left, POLL_S)))
@@ -137,6 +141,8 @@ class WorkerPool:
                 self._kill(worker)
 
     def _fork(self) -> _Worker:
+        from multiprocessing.connection import Connection
+
         self._control.sendall(b"f")
         data, descriptors, _, _ = socket.recv_fds(self._control, 4, 1)
         if len(data) != 4:
@@ -163,6 +169,8 @@ def _stop(control: socket.socket, pid: int) -> None:
 
 def _serve(control: socket.socket, functions: Sequence[Callable[..., Any]]) -> None:
     """The forking process: forks and kills workers as asked, and takes all of them with it when the trainer is gone."""
+    from multiprocessing.connection import Connection
+
     code = 1
     try:
         os.setsid()  # Ctrl-C is for the trainer

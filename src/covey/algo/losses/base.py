@@ -7,7 +7,7 @@ tensor methods and import torch for annotations only, so that the table can be r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -54,14 +54,6 @@ class MarkFunction(Protocol[Params_contra]):
     """Chooses tokens [N] bool from the whole optimizer step; ``logp`` has no gradient. ``seed``: of this step."""
 
     def __call__(self, inputs: LossInputs, params: Params_contra, *, seed: int) -> Tensor: ...
-
-
-def option(default: Any, help: str, *, required: str | None = None) -> Any:
-    """A field of a params dataclass, with its meaning.
-
-    ``required``: no value is right for everybody; the default must be None, and the text says what to give.
-    """
-    return field(default=default, metadata={"help": help, "required": required})
 
 
 class LossParams:

@@ -14,11 +14,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, LossParams, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, ratio_metrics
 from covey.algo.losses.clipped import ClipParams, clipped_policy_loss
 from covey.algo.metrics import Metrics, token_mean
 from covey.algo.ratio import log_ratio
 from covey.algo.selection import band, covariance, highest
+from covey.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor

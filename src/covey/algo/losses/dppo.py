@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, option, ratio_metrics
+from covey.algo.losses.base import LossInputs, LossParams, clip_metrics, ratio_metrics
 from covey.algo.metrics import Metrics
 from covey.algo.ratio import log_ratio
+from covey.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor

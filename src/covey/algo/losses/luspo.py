@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.algo.losses.base import LossInputs, LossParams, option
+from covey.algo.losses.base import LossInputs, LossParams
 from covey.algo.losses.clipped import ClipParams, clipped_policy_loss
 from covey.algo.metrics import Metrics
+from covey.options import option
 
 if TYPE_CHECKING:
     from torch import Tensor
