@@ -46,7 +46,7 @@ class Completion:
     """Decoded ids without the end token; only rewards and logs read it."""
     finish_reason: FinishReason
     weight_version: int = 0
-    """Version of the weights that sampled it; the trainer refuses another one than it expects."""
+    """Version of the weights that sampled it; the trainer knows a stale one by it."""
     temperature: float = 1.0
     """At which it was sampled; its log-probs, the engine's and the trainer's, are those at this temperature."""
 
@@ -94,6 +94,6 @@ class StepResult:
     groups: Sequence[Group] = ()
     """The scored rollout, on the first optimizer step taken on it."""
     advantages: Sequence[Sequence[float | None]] = ()
-    """One per member of ``groups``; None where nobody scored it."""
+    """One per member of ``groups``; None where nobody scored it, or its group is not trained on."""
     events: Sequence[str] = ()
     """What a person should know of the step: a controller's move and its reason, an alarm."""

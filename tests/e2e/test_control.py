@@ -29,7 +29,10 @@ def test_beta_follows_the_rule_and_resumes(covey: Run, grpo: Run, lines_of: Run,
     assert covey(*grpo(output_dir="straight", **options)).code == 0
     records = lines_of("straight/metrics.jsonl")
     betas, kls = [r["beta"] for r in records], [r["kl"] for r in records]
-    assert betas[0] == 0.05 and len(set(betas)) > 2 and kls[0] == pytest.approx(0, abs=1e-9)
+    assert betas[0] == 0.05 and len(set(betas)) > 1 and kls[0] == pytest.approx(0, abs=1e-9)
+    if in_reward:  # beta is that of a whole rollout of two steps, and moves by their mean
+        assert betas[::2] == betas[1::2]
+        betas, kls = betas[::2], [(a + b) / 2 for a, b in zip(kls[::2], kls[1::2], strict=True)]
     for before, kl, after in zip(betas, kls, betas[1:], strict=False):
         factor = 1.2 if kl > 0.002 else 0.8 if kl < 0.0001 else 1.0
         assert after == pytest.approx(before * factor)
@@ -39,7 +42,7 @@ def test_beta_follows_the_rule_and_resumes(covey: Run, grpo: Run, lines_of: Run,
     assert ended.code == 130
     assert covey(*grpo(output_dir="run", resume_from_checkpoint="latest", **options)).code == 0
     resumed = lines_of("run/metrics.jsonl")
-    assert [r["beta"] for r in resumed] == betas and [r["kl"] for r in resumed] == kls
+    assert [(r["beta"], r["kl"]) for r in resumed] == [(r["beta"], r["kl"]) for r in records]
 
 
 def test_a_spike_is_said_and_kept(covey: Run, grpo: Run, lines_of: Run) -> None:

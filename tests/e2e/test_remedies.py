@@ -24,7 +24,7 @@ from covey.rollout.base import Sampling
 from covey.rollout.torch_engine import TorchEngine
 from covey.tensors import make_batch
 from covey.trainers.credit import CreditSettings
-from covey.trainers.policy import PolicyParts, PolicySettings, optimizer_steps, rollout_batch
+from covey.trainers.policy import PolicyParts, PolicySettings, optimizer_steps, rollout_batch, step_bounds
 from covey.trainers.rollout import Rollout, RolloutParts, RolloutSettings
 from covey.trainers.schedule import Schedule
 from covey.types import Group, Prompt, Scored
@@ -154,7 +154,7 @@ def test_the_ladder_climbs_says_so_and_resumes(covey: Run, words: Run, lines_of:
 def test_curricula_run_and_resume(covey: Run, words: Run, lines_of: Run, kind: str) -> None:
     options = {"curriculum": kind, "reward_funcs": "on_two_prompts", "max_steps": 4, "lr_scheduler_type": "constant"}
     if kind == "stages":
-        options["curriculum_group_sizes"] = [4, 8]
+        options |= {"curriculum_group_sizes": [4, 8], "num_generations": None}
     else:
         options["dataset_shuffle"] = None
     assert covey(*words(output_dir="straight", **options)).code == 0
@@ -183,11 +183,14 @@ def test_curricula_run_and_resume(covey: Run, words: Run, lines_of: Run, kind: s
         ({"zero_std_ladder": ["refill"], "dynamic_sample": True}, "has it on already"),
         ({"zero_std_ladder": ["refil"]}, "refill"),
         ({"zero_std_ladder": ["drop"], "zero_std_low": 0.8}, "below --zero_std_high 0.7"),
-        ({"adaptive_budget": True, "max_group_size": 6}, "at least twice --num_generations (8)"),
+        ({"adaptive_budget": True, "max_group_size": 6}, "at least twice the size of a group"),
         ({"zero_std_ladder": ["temperature"], "ladder_temperature": 0.9}, "above --temperature 1"),
-        ({"curriculum": "stages", "curriculum_group_sizes": [5]}, "--curriculum_group_sizes 5"),
+        ({"curriculum": "stages", "curriculum_group_sizes": [4, 5], "num_generations": None}, "sizes 5"),
         ({"curriculum": "solve_rate", "dataset_shuffle": True, "data_seed": 3, "curriculum_advance": 0.5}, "stages"),
         ({"dynamic_sample": True, "contrastive_coef": 0.1}, "--contrastive_coef needs the same number"),
+        ({"drop_zero_std": True, "advantage_estimator": "reinforce_plus_plus"}, "of equal rewards has a gradient"),
+        ({"loss_type": "gpg", "dynamic_sample": True, "resample_exhausted": "skip"}, "use partial or stop"),
+        ({"curriculum": "stages", "num_generations": 8}, "--curriculum_group_sizes says it"),
     ],
 )
 def test_what_cannot_work_is_refused(
@@ -199,7 +202,7 @@ def test_what_cannot_work_is_refused(
 
 def test_stages_need_a_difficulty(covey: Run, words: Run, no_weights: Path) -> None:
     Path("plain.jsonl").write_text("".join(json.dumps({"prompt": f"say {i}"}) + "\n" for i in range(4)))
-    ended = covey(*words(model=no_weights, dataset="plain.jsonl", curriculum="stages"))
+    ended = covey(*words(model=no_weights, dataset="plain.jsonl", curriculum="stages", num_generations=None))
     assert ended.code == 2 and "plain.jsonl:1 has no difficulty" in ended.err
 
 
@@ -211,14 +214,14 @@ CREDIT = CreditSettings(False, False, None, 1.0, None, 0.0)
 def parts_with(tiny: Path, prompts: list[Prompt]) -> tuple[PolicyParts, PolicySettings]:
     loaded = load_model(str(tiny), torch.device("cpu"))
     engine = TorchEngine(loaded.policy, loaded.tokenizer.decode, loaded.end_ids)
-    limits = RolloutLimits(8, 1.0, 1.5, 16, 3, "partial")
+    limits = RolloutLimits(8, 1.0, 1.5, None, 3, "partial")
     control = RolloutControl(Stream(len(prompts), 4, False, 0), Ladder(), limits, {p.id: p for p in prompts})
     sampling = Sampling(max_new_tokens=6)
     rollout = RolloutParts(prompts, engine, lambda *_: None, sampling, control, lambda _: None)  # type: ignore[arg-type,return-value]
     backend = LocalBackend(loaded.policy, None, AdamWParams())
     objective = Objective(LOSSES["grpo"].bind(ClipParams()), "k3", 0.0, True)
     schedule = Schedule("constant", 1e-2, 0, 10)
-    settings = PolicySettings(RolloutSettings(1, 1, 8, 0), CREDIT, "seq-mean-token-mean")
+    settings = PolicySettings(RolloutSettings(1, 8, 1, 8, 0), CREDIT, "seq-mean-token-mean")
     return PolicyParts(rollout, backend, objective, schedule, Coefficients(KLControl(0.0))), settings
 
 
@@ -260,9 +263,30 @@ def test_a_larger_group_has_no_larger_say(tiny: Path, aggregation: str) -> None:
     doubled = optimizer_steps(make_batch([[5], [6]], [rows[0], rows[1] + rows[1]]), (), parts, settings)[0]
     n = sum(map(len, rows[0]))
     own, twice = doubled.weights[:n], doubled.weights[n:].reshape(2, -1).sum(0)
-    if aggregation == "token-mean":  # the mean over tokens moves with the tokens there are, its proportions do not
-        scale = plain.weights[0] / own[0]
-        assert scale == pytest.approx(1.0, abs=0.35)
-        own, twice = own * scale, twice * scale
+    assert doubled.weights.sum() == pytest.approx(1.0) == plain.weights.sum()
     torch.testing.assert_close(own, plain.weights[:n])
     torch.testing.assert_close(twice, plain.weights[n:])
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean-token-mean", "token-mean"])
+def test_weights_of_unequal_groups_add_up_to_one_in_every_step(tiny: Path, aggregation: str) -> None:
+    """Also where rows are masked, and where a step's boundary cuts a group."""
+    prompts = [Prompt("a", (), {}, (5,)), Prompt("b", (), {}, (6,))]
+    parts, settings = parts_with(tiny, prompts)
+    settings = PolicySettings(RolloutSettings(2, 4, 1, 8, 0), settings.credit, aggregation)
+    batch = make_batch([[5], [6]], [[[7, 8]] * 2, [[9]] * 6])
+    masked = batch.mask.clone()
+    masked[-3:] = 0.0
+    for mask in (batch.mask, masked):
+        steps = optimizer_steps(batch.with_fields(mask=mask), (), parts, settings)
+        assert [part.num_rows for part in steps] == [4, 4]
+        assert [part.weights.sum().item() for part in steps] == pytest.approx([1.0, 1.0])
+
+
+def test_a_short_rollout_serves_fewer_steps_not_smaller_ones() -> None:
+    settings = RolloutSettings(4, 8, 1, 8, 0)
+    assert [len(rows) for rows in step_bounds(32, settings)] == [8, 8, 8, 8]
+    assert [len(rows) for rows in step_bounds(64, settings)] == [16, 16, 16, 16]
+    assert [len(rows) for rows in step_bounds(20, settings)] == [6, 7, 7, 0]
+    assert [len(rows) for rows in step_bounds(3, settings)] == [3, 0, 0, 0]
+    assert [len(rows) for rows in step_bounds(0, settings)] == [0, 0, 0, 0]

@@ -62,9 +62,25 @@ def test_fixed_is_fixed() -> None:
     for kl in (2.0, 2.0, 2.0):
         control.observe(kl, 10)
     assert control.beta == 0.1
-    control = KLControl(0.3)
-    control.load_state_dict({"beta": 0.1, "alarmed": False})
-    assert control.beta == 0.3  # the flag of the resumed run counts
+    before = KLControl(0.1).state_dict()
+    for after in (KLControl(0.3), KLControl(0.3, ThresholdRule())):
+        after.load_state_dict(before)
+        assert after.beta == 0.3  # the flag of the resumed run counts, also where beta begins to move now
+    moved = KLControl(0.1, ThresholdRule())
+    moved.observe(1.0, 8)
+    bounded = KLControl(0.1, ThresholdRule(), high=0.11)
+    bounded.load_state_dict(moved.state_dict())
+    assert bounded.beta == 0.11
+
+
+def test_a_kl_in_the_reward_is_that_of_the_whole_rollout() -> None:
+    coefficients = Coefficients(KLControl(0.1, ThresholdRule()))
+    for kl in (0.3, 0.3):
+        coefficients.observe(kl, None, 8, hold=True)
+    assert coefficients.kl.beta == 0.1
+    coefficients.observe(0.003, None, 8)  # the mean of the three is 0.201: one move up
+    assert coefficients.kl.beta == pytest.approx(0.12)
+    assert coefficients.observe(0.001, None, 8) == () and coefficients.kl.beta == pytest.approx(0.096)
 
 
 def test_the_alarm_speaks_once_per_spike() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from covey.algo import advantages
 from covey.control.ladder import Ladder
-from covey.control.outcomes import has_variance, is_mixed, one_sided, solve_rate
+from covey.control.outcomes import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, has_variance, is_mixed, one_sided, solve_rate
 from covey.control.rollouts import RolloutControl, RolloutLimits
 from covey.control.source import PromptSource, SolveRates, Stages, Stream
 from covey.errors import UserError
@@ -58,6 +59,8 @@ def test_without_an_accuracy_the_total_decides() -> None:
     completion = Completion((1,), (-0.5,), "a", "stop")
     same = Group(PROMPTS[0], tuple(Scored(completion, {"mine": 0.3}, 0.3) for _ in range(3)))
     assert not is_mixed(same) and one_sided([same]) is None
+    judged = tuple(Scored(completion, {"accuracy": None, "mine": k}, k) for k in (0.0, 1.0))
+    assert is_mixed(Group(PROMPTS[0], judged))  # accuracy does not apply to this prompt, another reward does
     assert solve_rate(same) == (pytest.approx(0.9), 3)
 
 
@@ -76,7 +79,7 @@ def test_the_ladder_climbs_and_steps_down_with_reasons() -> None:
     assert [level for _, level in seen] == [0, 1, 1, 2, 2, 2, 2, 2, 1, 1, 0]
     said = [text for text, _ in seen if text]
     assert said[0] == (
-        "ladder: refill on (rung 1 of 2): 0.90 of the groups have no variance, above 0.7 2 times running"
+        "ladder: refill on (rung 1 of 2): 0.90 of the groups have one outcome, above 0.7 2 times running"
     )
     assert [text.split(":")[1].split("(")[0].strip() for text in said] == [
         "refill on", "group_size on", "group_size off", "refill off",
@@ -150,11 +153,26 @@ def test_more_is_sampled_where_less_is_kept() -> None:
     plan = steering.plan()
     assert len(steering.take(plan, 0)) == 4
     assert len(steering.take(plan, 3)) == 1  # nothing is known yet: as if every group was good
-    steering.observe([0, 1], [group([0.0, 0.0]), group([1.0, 0.0])], 0.5)  # a keep rate of 0.75
+    steering.observe(plan, [0, 1], [group([0.0, 0.0]), group([1.0, 0.0])])  # a keep rate of 0.75
     assert len(steering.take(plan, 2)) == 3
     for _ in range(8):
-        steering.observe([0], [group([0.0, 0.0])], 1.0)
+        steering.observe(plan, [0], [group([0.0, 0.0])])
     assert len(steering.take(plan, 2)) == 4  # never more than a rollout has
+
+
+def test_without_a_ratio_nothing_is_sampled_that_would_be_carried() -> None:
+    """reinforce and gpg would take a carried group for one of their own policy."""
+    steering = control(ladder=REFILL, may_carry=False)
+    plan = steering.plan()
+    for _ in range(8):
+        steering.observe(plan, [0], [group([0.0, 0.0])])
+    assert [len(steering.take(plan, kept)) for kept in (0, 2, 3)] == [4, 2, 1]
+
+
+def test_a_few_groups_beside_carried_ones_do_not_move_the_ladder() -> None:
+    steering = control(ladder=Ladder(("drop",), patience=1))
+    assert steering.observe(steering.plan(), [0], [group([0.0, 0.0])]) == []
+    assert len(steering.observe(steering.plan(), [0, 1, 2, 3], [group([0.0, 0.0])] * 4)) == 1
 
 
 def test_a_rollout_that_begins_again_is_as_it_was(tmp_path: Any) -> None:
@@ -169,7 +187,7 @@ def test_a_rollout_that_begins_again_is_as_it_was(tmp_path: Any) -> None:
     first.begin(1)
     taken = first.take(first.plan(), 0)
     first.take_carried(first.plan())
-    first.observe([0], [group([0.0, 0.0])], 1.0)
+    first.observe(first.plan(), [0, 1, 2, 3], [group([0.0, 0.0])] * 4)
     state = json.loads(json.dumps(first.state_dict()))  # plain values only
 
     inside, after = fresh(), fresh()
@@ -219,7 +237,7 @@ def test_a_stage_ends_after_its_share_of_the_run() -> None:
 
 
 def test_solve_rates_prefer_what_is_solved_half_of_the_time() -> None:
-    source = SolveRates(30, 8, seed=1, memory=0.7)
+    source = SolveRates(30, 8, 1, 0.7)
     sure, half, never = range(10), range(10, 20), range(20, 30)
     for i in sure:
         source.observe([i], [group([1.0] * 8)])
@@ -229,18 +247,43 @@ def test_solve_rates_prefer_what_is_solved_half_of_the_time() -> None:
         source.observe([i], [group([0.0] * 8)])
     # Beta(1 + s, 1 + f): 5 * 5 / (10 * 11) and 9 * 1 / (10 * 11)
     assert source.weight(10) == pytest.approx(25 / 110) and source.weight(0) == pytest.approx(9 / 110)
-    drawn = Counter(i // 10 for _ in range(200) for i in source.take(5))
+    drawn: Counter[int] = Counter()
+    for _ in range(200):
+        drawn.update(i // 10 for i in source.take(5))
+        source.observe([], [])
     assert drawn[1] > 1.7 * drawn[0] and drawn[1] > 1.7 * drawn[2]
     assert source.metrics() == {"curriculum/tried": 30.0, "curriculum/solve_rate": pytest.approx(0.5)}
 
 
 def test_solve_rates_forget_and_are_resumed() -> None:
-    source = SolveRates(3, 4, seed=1, memory=0.5)
+    source = SolveRates(3, 4, 1, 0.5)
     for _ in range(3):
         source.observe([0], [group([0.0] * 4)])
     source.observe([0], [group([1.0] * 4)])  # failed (4 * .5 + 4) * .5 + 4 = 7, halved; solved 4
     assert source.weight(0) == pytest.approx(5 * 4.5 / (9.5 * 10.5))
-    again = SolveRates(3, 4, seed=1, memory=0.5)
+    again = SolveRates(3, 4, 1, 0.5)
     again.load_state_dict(source.state_dict())
     assert again.take(7) == source.take(7) and again.weight(0) == source.weight(0)
-    assert sorted(source.take(3)) == [0, 1, 2]  # without replacement
+    source.observe([], [])
+    assert sorted(source.take(2) + source.take(1)) == [0, 1, 2]  # without replacement, however often it is asked
+
+
+def test_another_curriculum_begins_at_its_beginning() -> None:
+    before = control()
+    before.begin(0)
+    before.take(before.plan(), 0)
+    after = control(SolveRates(len(PROMPTS), 8, 1, 0.5))
+    after.load_state_dict(before.state_dict())
+    assert after.source.metrics()["curriculum/tried"] == 0
+
+
+def test_every_prompt_counts_once_for_a_stage() -> None:
+    """Adaptive budgets make groups of one outcome large; pooled over completions they would say 0.9 here."""
+    source = Stages([1.0, 2.0], (4, 8), 0.8, longest=100, shuffle=False, seed=0)
+    for _ in range(3):
+        assert source.observe([0, 1], [group([1.0] * 32), group([0.0, 1.0])]) is None
+
+
+def test_tolerances_are_those_of_the_advantages() -> None:
+    assert (RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE) == (advantages.RELATIVE_TOLERANCE, advantages.ABSOLUTE_TOLERANCE)
+    assert not is_mixed(group([0.1 + 0.2, 0.3])) and not has_variance(group([0.1 + 0.2, 0.3]))

@@ -168,7 +168,12 @@ def describe_objective(config: PolicyConfig, plan: BatchPlan) -> list[str]:
             f"warning: --loss_type {algo.loss_type} is exact for one optimizer step per rollout only, and takes"
             f" {plan.steps_per_rollout} here: nothing corrects for the policy's move"
         )
-    if plan.on_policy and config.loss.given():
+    may_carry = isinstance(config, GRPOConfig) and "refill" in config.remedies.all and spec.on_policy is not True
+    if plan.on_policy and may_carry:
+        lines.append(
+            "note: dynamic sampling may carry groups into the next rollout, whose step is then off-policy for them"
+        )
+    if plan.on_policy and config.loss.given() and not may_carry:
         lines.append(
             f"note: each rollout serves one optimizer step, so the ratio is 1 and {', '.join(config.loss.given())} will"
             " have no effect: the gradient is the plain policy gradient; take several with --steps_per_generation"

@@ -28,7 +28,7 @@ from covey.build.objects import (
 )
 from covey.build.stage import Job, Resume, Stage, Stateful, open_resume, restore
 from covey.build.steering import Steering, source_of
-from covey.config import PolicyConfig
+from covey.config import GRPOConfig, PolicyConfig
 from covey.evals.accuracy import evaluate
 from covey.models.load import LoadedModel, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompts
@@ -89,10 +89,11 @@ def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, 
 
 def batch_plan(config: PolicyConfig, num_prompts: int) -> BatchPlan:
     batch, rollout = config.batch, config.rollout
+    sizes = config.curriculum.group_sizes if isinstance(config, GRPOConfig) else None
     return plan_batches(
         per_device_train_batch_size=batch.per_device_train_batch_size,
         gradient_accumulation_steps=batch.gradient_accumulation_steps,
-        num_generations=rollout.num_generations,
+        num_generations=sizes[0] if sizes else rollout.num_generations,
         max_completion_length=config.sampling.max_completion_length,
         num_prompts=num_prompts,
         steps_per_generation=rollout.steps_per_generation,
@@ -201,6 +202,7 @@ def parts_of(
 def settings_of(config: PolicyConfig, plan: BatchPlan) -> PolicySettings:
     rollout = RolloutSettings(
         steps_per_pass=plan.steps_per_rollout // plan.num_iterations,
+        rows_per_step=plan.completions_per_step,
         num_iterations=plan.num_iterations,
         rows_per_micro_batch=plan.per_device,
         seed=config.run.seed,

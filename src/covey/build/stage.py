@@ -148,6 +148,8 @@ def restore(states: Mapping[str, Stateful], resume: Resume | None) -> int:
             part.load_state_dict(resume.state.pop(name))
     except ValueError as error:
         raise UserError(f"{resume.path}: {error}") from error
+    except KeyError as error:
+        raise UserError(f"{resume.path} has no {error}: it was written by another version of Covey") from error
     return resume.step
 
 

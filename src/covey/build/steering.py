@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from covey.algo.losses import LOSSES
 from covey.build.data import difficulties
 from covey.build.objects import data_seed
 from covey.build.stage import Stateful
@@ -60,9 +61,9 @@ def coefficients_of(config: PolicyConfig) -> Coefficients:
 
 def rollouts_of(config: PolicyConfig, prompts: list[Prompt], plan: BatchPlan) -> RolloutControl:
     """How rollouts are sampled."""
-    temperature, size = config.sampling.temperature, plan.num_generations
+    temperature = config.sampling.temperature
     ladder = Ladder()
-    limits = RolloutLimits(plan.generation_batch_size, temperature, temperature, size, 0, "partial")
+    limits = RolloutLimits(plan.generation_batch_size, temperature, temperature, None, 0, "partial")
     if isinstance(config, GRPOConfig):
         remedies = config.remedies
         ladder = Ladder(
@@ -76,9 +77,10 @@ def rollouts_of(config: PolicyConfig, prompts: list[Prompt], plan: BatchPlan) ->
             completions=plan.generation_batch_size,
             temperature=temperature,
             raised_temperature=remedies.ladder_temperature,
-            max_group_size=remedies.max_group_size or 4 * size,
+            max_group_size=remedies.max_group_size,
             max_tries=remedies.max_resample_times,
             when_exhausted=remedies.resample_exhausted,
+            may_carry=not LOSSES[config.algo.loss_type].on_policy,
         )
     return RolloutControl(source_of(config, prompts, plan), ladder, limits, {prompt.id: prompt for prompt in prompts})
 

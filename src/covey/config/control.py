@@ -105,17 +105,20 @@ class RemedyConfig(Section):
         """The remedies that may be on."""
         return self.always | frozenset(self.zero_std_ladder)
 
-    def check_group(self, num_generations: int, temperature: float, contrast: bool) -> None:
-        """Refuse (UserError) remedies that can't work with this group size, temperature or objective."""
+    def check_group(self, largest: int, temperature: float, contrast: bool, group_relative: bool) -> None:
+        """Refuse (UserError) remedies that can't work with groups of ``largest``, this temperature or objective."""
         if not self.all:
             return
-        if num_generations < 2:
+        if not group_relative or largest < 2:
             raise UserError(
-                f"--num_generations {num_generations}: remedies against groups without variance need at least 2"
+                "remedies against groups without variance are for advantages within groups of at least 2: here a group"
+                " of equal rewards has a gradient, or there are no groups"
             )
-        largest = self.max_group_size
-        fits = largest is None or largest >= 2 * num_generations
-        require(fits, "max_group_size", largest, f"at least twice --num_generations ({2 * num_generations})")
+        if "group_size" in self.all:
+            largest *= 2
+        most = self.max_group_size
+        fits = most is None or most >= 2 * largest
+        require(fits, "max_group_size", most, f"at least twice the size of a group, which may be {largest}")
         if "temperature" in self.all:
             hotter = self.ladder_temperature > temperature
             require(hotter, "ladder_temperature", self.ladder_temperature, f"above --temperature {temperature:g}")
@@ -145,3 +148,8 @@ class CurriculumConfig(Section):
         advance, memory = self.curriculum_advance, self.curriculum_memory
         require(0 < advance <= 1, "curriculum_advance", advance, "a solve rate: above 0, at most 1")
         require(0 <= memory <= 1, "curriculum_memory", memory, "a share: 0 (only the last group counts) to 1")
+
+    @property
+    def group_sizes(self) -> tuple[int, ...] | None:
+        """Completions per prompt of each stage, where there are stages."""
+        return self.curriculum_group_sizes if self.curriculum == "stages" else None

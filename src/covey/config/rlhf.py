@@ -138,7 +138,18 @@ class GRPOConfig(PolicyConfig):
         if self.algo.group_relative:
             check_group_size(group)
         contrast = self.contrast.contrastive_coef > 0
-        self.remedies.check_group(group, self.sampling.temperature, contrast)
+        largest = max(self.curriculum.group_sizes or (group,))
+        self.remedies.check_group(largest, self.sampling.temperature, contrast, self.algo.group_relative)
+        if "budget" in self.remedies.all and "diversity" in self.reward.reward_funcs:
+            raise UserError(
+                "--reward_funcs diversity compares the completions of a prompt, and a group that grows by an adaptive"
+                " budget is scored in pieces: use one of the two"
+            )
+        if LOSSES[self.algo.loss_type].on_policy and self.remedies.resample_exhausted == "skip":
+            raise UserError(
+                f"--resample_exhausted skip keeps groups for a later step, and --loss_type {self.algo.loss_type} knows"
+                " nothing of the policy that sampled them; use partial or stop"
+            )
         if contrast and self.curriculum.curriculum == "stages":
             raise UserError("--curriculum stages changes the group size, and --contrastive_coef needs one for all")
         if contrast and (group < 2 or micro % group):

@@ -88,6 +88,11 @@ RULES = (
         "is read only with --curriculum stages",
     ),
     ReadWhen(
+        ("num_generations",),
+        lambda v: v.get("curriculum") != "stages",
+        "is not read with --curriculum stages: --curriculum_group_sizes says it",
+    ),
+    ReadWhen(
         ("curriculum_memory",),
         lambda v: v["curriculum"] == "solve_rate",
         "is read only with --curriculum solve_rate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 KLRule = Callable[[float, float, int], float]
@@ -82,11 +82,11 @@ class KLControl:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"beta": self.beta, "alarmed": self._alarmed}
+        return {"beta": self.beta, "moves": self.rule is not None, "alarmed": self._alarmed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self.rule is not None:  # a fixed beta is the one asked for now
-            self.beta = state["beta"]
+        if self.rule is not None and state["moves"]:  # a fixed beta, before or now, is the one asked for
+            self.beta = min(max(state["beta"], self.low), self.high)
         self._alarmed = state["alarmed"]
 
 
@@ -121,7 +121,7 @@ class EntropyControl:
         return {"coef": self.coef, "last": self._last}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.coef, self._last = state["coef"], state["last"]
+        self.coef, self._last = min(max(state["coef"], self.low), self.high), state["last"]
 
 
 @dataclass
@@ -130,15 +130,30 @@ class Coefficients:
 
     kl: KLControl
     entropy: EntropyControl | None = None
+    _held: list[tuple[float, int]] = field(default_factory=list)
 
-    def observe(self, kl: float | None, entropy: float | None, completions: int) -> tuple[str, ...]:
-        """After an optimizer step: its mean KL and entropy per token, its completions; what a person should know."""
+    def observe(
+        self, kl: float | None, entropy: float | None, completions: int, hold: bool = False
+    ) -> tuple[str, ...]:
+        """After an optimizer step: its mean KL and entropy per token, its completions; what a person should know.
+
+        ``hold``: a KL term in the reward is that of the whole rollout, so beta waits for the rollout's last step and
+        then sees the mean over all of them.
+        """
         if self.entropy is not None:
             self.entropy.observe(entropy)
-        said = self.kl.observe(kl, completions)
+        if kl is not None:
+            self._held.append((kl, completions))
+        if hold or not self._held:
+            return ()
+        total = sum(count for _, count in self._held)
+        mean = sum(value * count for value, count in self._held) / max(total, 1)
+        self._held.clear()
+        said = self.kl.observe(mean, total)
         return () if said is None else (said,)
 
     def state_dict(self) -> dict[str, Any]:
+        """Without what is held back: a rollout that is not finished is made again."""
         return {"kl": self.kl.state_dict(), "entropy": self.entropy and self.entropy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ budget: more samples of the same prompt until it has both outcomes; larger group
 class Ladder:
     """The remedies in force. ``rungs`` are added one at a time, ``always`` are never taken away.
 
-    It climbs after ``patience`` rollouts in a row with a share of zero-variance groups above ``high``, and steps down
+    It climbs after ``patience`` rollouts in a row with a share of groups of one outcome above ``high``, and steps down
     after as many below ``low``.
     """
 
@@ -33,16 +33,16 @@ class Ladder:
         """Those in force for the next rollout."""
         return self.always | frozenset(self.rungs[: self.level])
 
-    def observe(self, zero_std: float | None) -> str | None:
-        """The share of zero-variance groups among those sampled in a rollout; says a move and its reason."""
-        if zero_std is None or not self.rungs:
+    def observe(self, share: float | None) -> str | None:
+        """The share of groups with one outcome among those sampled in a rollout; says a move and its reason."""
+        if share is None or not self.rungs:
             return None
-        self._above = self._above + 1 if zero_std > self.high else 0
-        self._below = self._below + 1 if zero_std < self.low else 0
+        self._above = self._above + 1 if share > self.high else 0
+        self._below = self._below + 1 if share < self.low else 0
         if self._above >= self.patience and self.level < len(self.rungs):
-            return self._move(1, f"{zero_std:.2f} of the groups have no variance, above {self.high:g}")
+            return self._move(1, f"{share:.2f} of the groups have one outcome, above {self.high:g}")
         if self._below >= self.patience and self.level > 0:
-            return self._move(-1, f"only {zero_std:.2f} of the groups have no variance, below {self.low:g}")
+            return self._move(-1, f"only {share:.2f} of the groups have one outcome, below {self.low:g}")
         return None
 
     def _move(self, by: int, why: str) -> str:

@@ -6,31 +6,41 @@ from collections.abc import Sequence
 
 from covey.types import Group
 
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-12
+"""As ``algo.advantages`` has them (a test compares): a smaller range is rounding."""
+
 
 def outcomes(group: Group) -> list[float]:
-    """What the members of a group achieved: the accuracy where it is a reward, else the total; without abstentions.
+    """What the members of a group achieved: the accuracy where any of them has one, else the total.
 
-    Not the shaped total where there is an accuracy: a reward for format or length differs within a group of which every
-    answer is wrong.
+    Without abstentions. Not the shaped total where there is an accuracy: a reward for format or length differs within a
+    group of which every answer is wrong.
     """
-    values = [m.rewards.get("accuracy", m.total) for m in group.members]
+    values = [m.rewards.get("accuracy") for m in group.members]
+    if all(value is None for value in values):
+        values = [m.total for m in group.members]
     return [value for value in values if value is not None]
 
 
 def is_mixed(group: Group) -> bool:
     """Whether the members' outcomes differ."""
-    values = outcomes(group)
-    return bool(values) and min(values) != max(values)
+    return _differ(outcomes(group))
 
 
 def has_variance(group: Group) -> bool:
     """Whether the totals of the scored members differ, so that there are advantages other than 0."""
-    totals = [m.total for m in group.members if m.total is not None]
-    return bool(totals) and min(totals) != max(totals)
+    return _differ([m.total for m in group.members if m.total is not None])
+
+
+def _differ(values: Sequence[float]) -> bool:
+    if not values:
+        return False
+    low, high = min(values), max(values)
+    return high - low > RELATIVE_TOLERANCE * max(abs(low), abs(high)) + ABSOLUTE_TOLERANCE
 
 
 def solve_rate(group: Group) -> tuple[float, int] | None:
-    """(solved, scored) members; an accuracy counts as it is, another outcome as solved when above 0. None: no score."""
+    """(solved, scored) members; every outcome counts as a share, cut to 0 to 1. None: nobody scored."""
     values = outcomes(group)
     if not values:
         return None

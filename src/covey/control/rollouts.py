@@ -38,10 +38,13 @@ class RolloutLimits:
     """Of a rollout, without remedies."""
     temperature: float
     raised_temperature: float
-    max_group_size: int
+    max_group_size: int | None
+    """None: four times the group size."""
     max_tries: int
     """Samplings after the first that dynamic sampling may take."""
     when_exhausted: Literal["partial", "skip", "stop"]
+    may_carry: bool = True
+    """Groups may be trained on later; not where the loss knows nothing of the policy that sampled."""
 
 
 @dataclass
@@ -79,7 +82,7 @@ class RolloutControl:
             temperature=limits.raised_temperature if "temperature" in remedies else limits.temperature,
             drop="drop" in remedies,
             refill="refill" in remedies,
-            max_group_size=max(size, limits.max_group_size) if "budget" in remedies else size,
+            max_group_size=(limits.max_group_size or 4 * size) if "budget" in remedies else size,
         )
 
     def take_carried(self, plan: RolloutPlan) -> list[Group]:
@@ -90,7 +93,7 @@ class RolloutControl:
     def take(self, plan: RolloutPlan, kept: int) -> list[int]:
         """Prompts to sample next, when ``kept`` groups are there: as many as will probably do."""
         missing = plan.prompts - kept
-        if plan.refill:
+        if plan.refill and self.limits.may_carry:
             missing = min(plan.prompts, math.ceil(missing / max(self._keep_rate, 0.25)))
         return self.source.take(missing)
 
@@ -111,12 +114,16 @@ class RolloutControl:
         self._carried = groups + self._carried
         return [], f"{short}; no step is taken, they are kept for the next rollout"
 
-    def observe(self, indices: Sequence[int], fresh: Sequence[Group], zero_std: float | None) -> list[str]:
-        """All groups sampled in a rollout, their prompts, and the share without variance; says moves with reasons."""
-        if fresh:
-            kept = sum(map(is_mixed, fresh)) / len(fresh)
-            self._keep_rate = 0.5 * self._keep_rate + 0.5 * kept
-        said = [self.source.observe(indices, fresh), self.ladder.observe(zero_std)]
+    def observe(self, plan: RolloutPlan, indices: Sequence[int], fresh: Sequence[Group]) -> list[str]:
+        """All groups sampled in a rollout, before any of them grew, and their prompts; says moves with reasons.
+
+        The ladder looks at whole rollouts only: a few groups sampled beside carried ones say little.
+        """
+        one_outcome = sum(not is_mixed(group) for group in fresh) / len(fresh) if fresh else None
+        if one_outcome is not None:
+            self._keep_rate = 0.5 * self._keep_rate + 0.5 * (1 - one_outcome)
+        enough = len(fresh) >= plan.prompts
+        said = [self.source.observe(indices, fresh), self.ladder.observe(one_outcome if enough else None)]
         return [text for text in said if text is not None]
 
     def metrics(self, plan: RolloutPlan) -> dict[str, float | None]:
@@ -137,14 +144,15 @@ class RolloutControl:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "source": self.source.state_dict(),
+            "source": {"kind": type(self.source).__name__, **self.source.state_dict()},
             "ladder": self.ladder.state_dict(),
             "keep_rate": self._keep_rate,
             "carried": [group_record(group) for group in self._carried],
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.source.load_state_dict(state["source"])
+        if state["source"]["kind"] == type(self.source).__name__:  # another curriculum begins at its beginning
+            self.source.load_state_dict(state["source"])
         self.ladder.load_state_dict(state["ladder"])
         self._keep_rate = state["keep_rate"]
         self._carried = [group_of(record, self.prompts) for record in state["carried"]]

@@ -98,7 +98,7 @@ class Stages:
         rates = [found for group in groups if (found := solve_rate(group)) is not None]
         if not rates or self._stage + 1 == len(self._parts):
             return None
-        rate = sum(solved for solved, _ in rates) / sum(scored for _, scored in rates)
+        rate = sum(solved / scored for solved, scored in rates) / len(rates)  # every prompt counts once
         self._rollouts += 1
         self._solved = self._solved + 1 if rate >= self._advance else 0
         if self._solved < self.PATIENCE and self._rollouts < self._longest:
@@ -128,24 +128,25 @@ class Stages:
 class SolveRates:
     """Prompts that are sometimes solved first: drawn by the expected variance p(1 - p) of their outcome.
 
-    What is known of a prompt is a Beta distribution over its solve rate p, ``prior`` (a, b) before it was ever tried.
+    What is known of a prompt is a Beta distribution over its solve rate p, Beta(1, 1) before it was ever tried.
     Every new group first discounts what was known by ``memory``, because the policy moves. Without replacement within
     a rollout as long as the prompts last. A group of G has a gradient with probability 1 - p^G - (1 - p)^G, which is
     largest at p = 0.5.
     """
 
     def __init__(
-        self, size: int, num_generations: int, seed: int, prior: tuple[float, float] = (1.0, 1.0), memory: float = 0.7
+        self, size: int, num_generations: int, seed: int, memory: float
     ) -> None:
         self.num_generations = num_generations
-        self._size, self._seed, self._prior, self._memory = size, seed, prior, memory
+        self._size, self._seed, self._memory = size, seed, memory
         self._draws = 0
         self._seen: dict[int, tuple[float, float]] = {}
+        self._out: set[int] = set()
 
     def weight(self, index: int) -> float:
         """Expected p(1 - p): ab / ((a + b)(a + b + 1))."""
         solved, failed = self._seen.get(index, (0.0, 0.0))
-        a, b = self._prior[0] + solved, self._prior[1] + failed
+        a, b = 1.0 + solved, 1.0 + failed
         return a * b / ((a + b) * (a + b + 1.0))
 
     def take(self, count: int) -> list[int]:
@@ -153,12 +154,17 @@ class SolveRates:
         self._draws += 1
         taken: list[int] = []
         while len(taken) < count:
+            if len(self._out) == self._size:
+                self._out.clear()
             # Efraimidis and Spirakis (2006): the largest u^(1/w) are a weighted sample without replacement
-            keys = {index: rng.random() ** (1.0 / self.weight(index)) for index in range(self._size)}
-            taken += sorted(keys, key=lambda index: -keys[index])[: count - len(taken)]
+            keys = {i: rng.random() ** (1.0 / self.weight(i)) for i in range(self._size) if i not in self._out}
+            drawn = sorted(keys, key=lambda i: -keys[i])[: count - len(taken)]
+            self._out.update(drawn)
+            taken += drawn
         return taken
 
     def observe(self, indices: Sequence[int], groups: Sequence[Group]) -> str | None:
+        self._out.clear()  # the rollout is over
         for index, group in zip(indices, groups, strict=True):
             found = solve_rate(group)
             if found is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from covey.errors import UserError
 from covey.rewards import accuracy, cosine, diversity, format, overlong, patterns, repetition
 from covey.rewards.context import RewardContext
-from covey.rewards.functions import RewardError, RewardFunction, as_reward, distinct_names, own_name
+from covey.rewards.functions import GroupReward, RewardError, RewardFunction, as_reward, distinct_names, own_name
 from covey.rewards.plugin import import_dotted, unknown_reward
 from covey.rewards.runner import RewardLimits, RewardSet, RewardStats, ScoredBatch
 from covey.rewards.spec import RewardSpec
@@ -95,7 +95,7 @@ def _weights(names: Sequence[str], weights: Sequence[float] | None) -> tuple[flo
 
 def _resolve(
     item: str | Callable[..., Any], context: RewardContext, plugins: Mapping[str, Callable[..., Any]]
-) -> Callable[..., Any]:
+) -> Callable[..., Any] | GroupReward:
     if not isinstance(item, str):
         return item
     if item in plugins and item in REWARDS:

@@ -134,7 +134,7 @@ class GroupReward:
         return validated(self.name, result, len(completions))
 
 
-def as_reward(name: str, function: Callable[..., Any]) -> RewardFunction:
+def as_reward(name: str, function: Callable[..., Any] | GroupReward) -> RewardFunction:
     """Recognise the form of a reward by its parameters.
 
     A parameter called ``completions`` makes it a batch reward; otherwise it must take two positional arguments, the

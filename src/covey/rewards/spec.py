@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covey.rewards.context import RewardContext
+    from covey.rewards.functions import GroupReward
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class RewardParams:
 class RewardSpec:
     """One shipped reward."""
 
-    build: Callable[[RewardContext], Callable[..., Any]]
+    build: Callable[[RewardContext], Callable[..., Any] | GroupReward]
     """Makes the reward, in one of the forms of ``covey.rewards``."""
     params: type[RewardParams] | None = None
     isolated: bool = False

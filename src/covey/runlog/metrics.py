@@ -2,7 +2,8 @@
 
 Metric keys of a GRPO run (a line of metrics.jsonl): ``step, reward/mean, reward/std, reward/<name>,
 frac_reward_zero_std, kl, beta, clip_ratio, entropy, grad_norm, lr, completions/mean_length, completions/clipped_ratio,
-accuracy_when_formatted, time/rollout_s, time/reward_s, time/train_s, time/step_s, tokens_per_s, memory/rss_gb``.
+accuracy_when_formatted, time/rollout_s, time/reward_s, time/train_s, time/step_s, tokens_per_s, memory/rss_gb``;
+README.md explains them and those that come with an option.
 """
 
 from __future__ import annotations

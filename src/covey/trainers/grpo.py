@@ -40,14 +40,14 @@ def grpo_step(parts: PolicyParts, settings: GRPOSettings, step: int) -> Iterator
     batch = with_advantages(batch, rollout.groups, settings.advantages, parts.reward_kl(policy))
     advantages = shown_advantages(batch, rollout.logged)
     for item in passes_over(batch, rollout.groups, parts, policy)[done:]:
-        rows = chosen_tokens(item.rows, parts, policy, step)
+        rows = chosen_tokens(item.rows, parts, policy, step, rollout.stale)
         lr = parts.schedule(step + 1)
         parts.rollout.note(f"update {step + 1}")
         stats = parts.backend.update(rows.split(policy.rollout.rows_per_micro_batch), parts.current(rollout.stale), lr)
         step += 1
         parts.rollout.engine.load_weights(parts.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        metrics, said = finish_step(rollout, item, stats, lr, parts, seconds)
+        metrics, said = finish_step(rollout, item, stats, lr, parts, seconds, parts.holds(policy, step))
         yield StepResult(step, metrics, rollout.logged, advantages, said)
         rollout = rollout.used()
         started = time.perf_counter()

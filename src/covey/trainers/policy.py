@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 
@@ -46,6 +47,10 @@ class PolicyParts:
         entropy_coef = self.objective.entropy_coef if moving.entropy is None else moving.entropy.weight
         on_policy = self.objective.on_policy and not stale
         return replace(self.objective, beta=beta, entropy_coef=entropy_coef, on_policy=on_policy)
+
+    def holds(self, settings: PolicySettings, step: int) -> bool:
+        """Whether beta is still that of the reward after optimizer step ``step``: its rollout goes on."""
+        return settings.credit.kl_in_reward and step % settings.rollout.steps_per_rollout != 0
 
     def reward_kl(self, settings: PolicySettings) -> float:
         """The weight of a KL term that is part of the reward; 0: there is none."""
@@ -101,32 +106,51 @@ def optimizer_steps(
 ) -> list[TokenBatch]:
     """The rows of each optimizer step of a rollout, weighed, with the likelihood term of its correct completions.
 
-    A rollout always serves the same number of steps; with fewer rows than usual each has fewer, perhaps none.
+    A rollout always counts as the same number of steps, of which some may have no rows.
     """
-    count, coef = settings.rollout.steps_per_pass, settings.credit.positive_nll_coef
-    size = -(-batch.num_rows // count)
-    bounds = [range(k * size, min((k + 1) * size, batch.num_rows)) for k in range(count)]
+    coef = settings.credit.positive_nll_coef
+    bounds = step_bounds(batch.num_rows, settings.rollout)
     steps = [weigh(batch.select_rows(rows), parts, settings) for rows in bounds]
     share = prompt_shares(batch)
     if share is not None and settings.aggregation != "prompt-mean-token-mean":
-        steps = [
-            part.with_fields(weights=part.weights * share[rows.start : rows.stop].repeat_interleave(part.lens))
-            for part, rows in zip(steps, bounds, strict=True)
-        ]
+        steps = [shared_evenly(part, share[rows.start : rows.stop]) for part, rows in zip(steps, bounds, strict=True)]
     if not coef:
         return steps
     correct = torch.tensor([float(is_correct(member)) for group in groups for member in group.members])
-    return [with_positive_nll(part, correct[k * size :][:size], coef) for k, part in enumerate(steps)]
+    return [
+        with_positive_nll(part, correct[rows.start : rows.stop], coef)
+        for part, rows in zip(steps, bounds, strict=True)
+    ]
+
+
+def step_bounds(num_rows: int, settings: RolloutSettings) -> list[range]:
+    """Which rows each optimizer step of a pass takes: as even as they go.
+
+    A rollout that came out short serves fewer steps, not smaller ones; the others have no rows.
+    """
+    usual, count = settings.rows_per_step, settings.steps_per_pass
+    filled = min(count, max(1, -(-num_rows // usual)))
+    cuts = [num_rows * k // filled for k in range(filled + 1)]
+    return [range(low, high) for low, high in pairwise(cuts)] + [range(num_rows, num_rows)] * (count - filled)
 
 
 def prompt_shares(batch: TokenBatch) -> torch.Tensor | None:
-    """[R] factor that gives every prompt the same say where groups have different sizes; None where they don't."""
+    """[R] 1 / trained rows of the prompt, where groups have different sizes; None where they don't."""
     if batch.num_rows == 0:
         return None
     sizes = torch.bincount(batch.group_of_row, minlength=batch.num_groups)
     if bool((sizes == sizes[0]).all()):
         return None
-    return (batch.num_rows / batch.num_groups / sizes)[batch.group_of_row].float()
+    trained = torch.zeros(batch.num_rows).index_add_(0, batch.row_of_token, batch.mask).gt(0).float()
+    counts = torch.zeros(batch.num_groups).index_add_(0, batch.group_of_row, trained)
+    return 1.0 / counts.clamp(min=1)[batch.group_of_row]
+
+
+def shared_evenly(part: TokenBatch, share: torch.Tensor) -> TokenBatch:
+    """The weights times ``share`` [R], with the same sum as before: only who has how much say of it changes."""
+    weights = part.weights * share.repeat_interleave(part.lens)
+    total = weights.sum()
+    return part.with_fields(weights=weights * (part.weights.sum() / total) if total > 0 else weights)
 
 
 def weigh(part: TokenBatch, parts: PolicyParts, settings: PolicySettings) -> TokenBatch:
@@ -161,7 +185,9 @@ def with_logprobs(
     return part
 
 
-def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings, step: int) -> TokenBatch:
+def chosen_tokens(
+    rows: TokenBatch, parts: PolicyParts, settings: PolicySettings, step: int, stale: bool
+) -> TokenBatch:
     """Which tokens the optimizer step after ``step`` trains, if that is a choice; costs a forward pass."""
     if not settings.credit.selects_tokens or rows.num_rows == 0:
         return rows
@@ -170,7 +196,7 @@ def chosen_tokens(rows: TokenBatch, parts: PolicyParts, settings: PolicySettings
     logp, entropy = parts.backend.logprobs(micros, with_entropy=True)
     assert entropy is not None
     seed = settings.rollout.seed + step
-    return select_tokens(rows, logp, entropy, settings.credit, parts.objective.on_policy, seed)
+    return select_tokens(rows, logp, entropy, settings.credit, parts.current(stale).on_policy, seed)
 
 
 def useful_rows(part: TokenBatch) -> TokenBatch:
@@ -189,12 +215,13 @@ def finish_step(
     lr: float | None,
     parts: PolicyParts,
     train_s: float,
+    hold: bool,
 ) -> tuple[dict[str, float | None], tuple[str, ...]]:
     """The metric line of an optimizer step, and what its coefficients, which move now, have to say.
 
     ``stats`` and ``lr`` are None where the policy took no step. ``time/train_s`` includes old and reference log-probs;
     ``tokens_per_s`` counts the completion tokens of the step. Reward metrics appear on the first step of a rollout
-    only.
+    only. ``hold``: see ``Coefficients.observe``.
     """
     step_s = rollout.rollout_s + rollout.reward_s + train_s
     moving = parts.coefficients
@@ -216,5 +243,9 @@ def finish_step(
     }
     if moving.entropy is not None:
         metrics["entropy_coef"] = moving.entropy.weight
-    said = () if stats is None else moving.observe(metrics["kl"], metrics["entropy"], done.part.num_rows)
+    # log-probs at a raised temperature are those of another distribution: they say nothing of how far the policy went
+    as_usual = bool((done.part.temperatures == parts.rollout.sampling.temperature).all())
+    said: tuple[str, ...] = ()
+    if stats is not None and as_usual:
+        said = moving.observe(metrics["kl"], metrics["entropy"], done.part.num_rows, hold)
     return {**metrics, **rollout.metrics}, (*rollout.events, *said)

@@ -75,7 +75,7 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
     advantages = shown_advantages(batch, rollout.logged)
     for item in passes_over(batch, rollout.groups, actor, policy)[done:]:
         policy_step = step + 1 - settings.critic.warmup_steps
-        rows = chosen_tokens(item.rows, actor, policy, step) if policy_step > 0 else item.rows
+        rows = chosen_tokens(item.rows, actor, policy, step, rollout.stale) if policy_step > 0 else item.rows
         # from here on nothing can be stopped: a checkpoint holds both after the step, or both before it
         actor.rollout.note(f"update {step + 1}")
         critic_lr = parts.schedule(step + 1)
@@ -84,11 +84,11 @@ def ppo_step(parts: PPOParts, settings: PPOSettings, step: int) -> Iterator[Step
         stats, lr = None, None
         if policy_step > 0:
             lr = actor.schedule(policy_step)
-            stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.current(), lr)
+            stats = actor.backend.update(rows.split(sizes.rows_per_micro_batch), actor.current(rollout.stale), lr)
         step += 1
         actor.rollout.engine.load_weights(actor.backend.named_weights(), version=step)
         seconds = time.perf_counter() - started
-        metrics, said = finish_step(rollout, item, stats, lr, actor, seconds)
+        metrics, said = finish_step(rollout, item, stats, lr, actor, seconds, actor.holds(policy, step))
         metrics |= merge_metrics([critic.metrics]) | {
             "value/loss": critic.loss,
             "value/grad_norm": critic.grad_norm,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from covey.algo.advantages import zero_std_groups
-from covey.control.outcomes import has_variance, is_mixed, one_sided
+from covey.control.outcomes import has_variance, is_mixed, one_sided, outcomes
 from covey.control.rollouts import RolloutControl, RolloutPlan, joined
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.types import Group, Prompt, Score
@@ -22,9 +22,10 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """Optimizer steps that a rollout serves, and the rows of a micro-batch; see plan.batch for the arithmetic."""
+    """Optimizer steps that a rollout serves, and rows (usual ones of a step); see plan.batch for the arithmetic."""
 
     steps_per_pass: int
+    rows_per_step: int
     num_iterations: int
     rows_per_micro_batch: int
     seed: int
@@ -91,11 +92,12 @@ def collect(parts: RolloutParts, settings: RolloutSettings, number: int, version
     trained, short = control.settle(plan, kept, len(fresh))
     if plan.drop:
         trained = [group for group in trained if has_variance(group)]
-    metrics = reward_metrics(fresh) | control.metrics(plan)
+    first = [replace(group, members=group.members[: plan.num_generations]) for group in fresh]
+    metrics = reward_metrics(first) | control.metrics(plan)
     metrics |= {f"reward_failures/{name}": float(count) for name, count in sampler.failures.items() if count}
     if plan.refill or plan.drop:
         metrics |= {"groups/sampled": float(len(fresh)), "groups/trained": float(len(trained))}
-    events = control.observe(indices, fresh, metrics.get("frac_reward_zero_std"))
+    events = control.observe(plan, indices, first)
     stale = any(m.completion.weight_version != version for group in trained for m in group.members)
     said = tuple(events if short is None else [short, *events])
     return Rollout(tuple(trained), tuple(fresh), stale, metrics, said, sampler.rollout_s, sampler.reward_s)
@@ -113,8 +115,8 @@ class _Sampler:
     def groups(self, prompts: Sequence[Prompt], plan: RolloutPlan) -> list[Group]:
         """One group per prompt; one with a single outcome grows as far as the plan allows."""
         groups = self._sample(prompts, plan.num_generations)
-        for size in range(2 * plan.num_generations, plan.max_group_size + 1, plan.num_generations):
-            short = [k for k, group in enumerate(groups) if not is_mixed(group) and len(group.members) < size]
+        for _ in range(plan.max_group_size // plan.num_generations - 1):
+            short = [k for k, group in enumerate(groups) if outcomes(group) and not is_mixed(group)]
             if not short:
                 break
             more = self._sample([groups[k].prompt for k in short], plan.num_generations)
