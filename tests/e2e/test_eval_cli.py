@@ -56,7 +56,7 @@ def test_own_rows_and_own_reward(covey: Run, tiny: Path, plugin: Path) -> None:
 def test_wrong_input(covey: Run, no_weights: Path) -> None:
     Path("rows.jsonl").write_text('{"prompt": "a"}\n')
     ended = covey("eval", "--model", no_weights, "--dataset", "rows.jsonl")
-    assert ended.code == 2 and "no nums and target" in ended.err and "--reward_funcs" in ended.err
+    assert ended.code == 2 and "nums and target (countdown)" in ended.err and "--reward_funcs" in ended.err
     ended = covey("eval", "--model", no_weights, "--dataset", "nowhere.jsonl")
     assert ended.code == 2 and "nowhere.jsonl does not exist" in ended.err
     ended = covey("eval", "--model", no_weights, "--dataset", "countdown", "--max_completion_length", 500)

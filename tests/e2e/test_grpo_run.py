@@ -219,7 +219,7 @@ def test_what_is_wrong_is_said_before_weights_are_read(covey: Run, grpo: Run, no
     Path("rows.jsonl").write_text('{"prompt": "a"}\n')
     words = grpo(model=no_weights, dataset="rows.jsonl", countdown_num_puzzles=None, reward_funcs="accuracy")
     ended = covey(*words)
-    assert ended.code == 2 and "no nums and target" in ended.err
+    assert ended.code == 2 and "nums and target (countdown)" in ended.err
     Path("used").mkdir()
     Path("used/metrics.jsonl").write_text('{"step": 1}\n')
     ended = covey(*grpo(model=no_weights, output_dir="used"))

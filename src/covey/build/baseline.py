@@ -21,7 +21,7 @@ def evaluate_random_expressions(config: EvalRunConfig) -> EvalResult:
     prompts = [problem_to_prompt(problem, template_of(config.data)) for problem in problems]
     texts = [f"<think></think>\n<answer>{random_expression(problem, rng)}</answer>" for problem in problems]
     completions = [Completion((), (), text, "stop") for text in texts]
-    with reward_set(config.reward, config.reward_options, prompts, config.sampling.max_completion_length) as rewards:
+    with reward_set(config, prompts) as rewards:
         scored = rewards.score(prompts, completions).scored
     if config.eval.output_dir is not None:
         folder = Path(config.eval.output_dir)

@@ -7,22 +7,23 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from covey.config import (
     CountdownConfig,
     DataConfig,
     RewardConfig,
     RewardOptionsConfig,
+    SamplingConfig,
     TrainCountdownConfig,
     WorkedCountdownConfig,
 )
 from covey.errors import UserError
 from covey.models.embedder import SentenceEmbedder
-from covey.rewards import RewardContext, RewardLimits, RewardSet, build_reward_set
+from covey.rewards import REWARDS, RewardContext, RewardLimits, RewardSet, build_reward_set
 from covey.rewards.functions import distinct_names, own_name
 from covey.rewards.plugin import load_plugin
-from covey.tasks import get_task
+from covey.tasks import ByRow, get_task
 from covey.tasks.base import PromptTemplate, Task
 from covey.tasks.countdown import DEFAULT_TEMPLATE, problem_to_prompt
 from covey.tasks.countdown_generator import CountdownSpec, Problem, Split, sample_problems
@@ -92,17 +93,19 @@ def read_rows(rows: Rows, seed: int, split: str) -> Table:
 
 
 def loaded_prompts(data: DataConfig, table: Table, say: Say) -> LoadedPrompts:
-    loaded = load_prompts(table, task=task_of(table), template=template_of(data), bad_rows=data.bad_rows)
+    task = task_of([row.values for row in table.rows], data.task)
+    loaded = load_prompts(table, task=task, template=template_of(data), bad_rows=data.bad_rows)
     if loaded.rows_dropped:
         say(f"{loaded.rows_dropped} unusable rows dropped (--bad_rows drop)")
     return loaded
 
 
-def task_of(table: Table) -> Task | None:
-    """The task of given rows: countdown when any row has its columns, else none (rewards read the columns)."""
-    names = [row.values.keys() for row in table.rows]
-    looks_like = any("target" in keys and ("nums" in keys or "numbers" in keys) for keys in names)
-    return get_task("countdown") if looks_like else None
+def task_of(rows: Sequence[Mapping[str, Any]], named: str | None) -> Task | None:
+    """The task that judges given rows: the named one; else countdown where any row has its columns, else none."""
+    if named == "by_row":
+        return ByRow()
+    looks_like = any("target" in row and ("nums" in row or "numbers" in row) for row in rows)
+    return get_task(named or "countdown") if named or looks_like else None
 
 
 def reward_names(rewards: Sequence[str | Callable[..., Any]]) -> list[str]:
@@ -110,36 +113,51 @@ def reward_names(rewards: Sequence[str | Callable[..., Any]]) -> list[str]:
     return distinct_names([item if isinstance(item, str) else own_name(item) for item in rewards])
 
 
+class Rewarded(Protocol):
+    """The config of anything that scores completions."""
+
+    @property
+    def data(self) -> DataConfig: ...
+
+    @property
+    def sampling(self) -> SamplingConfig: ...
+
+    @property
+    def reward(self) -> RewardConfig: ...
+
+    @property
+    def reward_options(self) -> RewardOptionsConfig: ...
+
+
 def reward_set(
-    config: RewardConfig,
-    options: RewardOptionsConfig,
-    prompts: Sequence[Prompt],
-    max_completion_length: int,
-    rewards: Sequence[str | Callable[..., Any]] | None = None,
+    config: Rewarded, prompts: Sequence[Prompt], rewards: Sequence[str | Callable[..., Any]] | None = None
 ) -> RewardSet:
     """The rewards of a config, or given functions and names with the config's weights, for these prompts.
 
-    UserError also when the built-in ``accuracy`` finds no columns to judge by.
+    UserError also when the built-in ``accuracy`` finds nothing to judge by.
     """
-    named = config.reward_funcs if rewards is None else rewards
-    judged = [prompt for prompt in prompts if {"nums", "target"} <= prompt.columns.keys()]
-    if any(name in named for name in ("accuracy", "diversity", "cosine")) and len(judged) < len(prompts):
+    chosen = config.reward
+    named = chosen.reward_funcs if rewards is None else rewards
+    judge = task_of([prompt.columns for prompt in prompts], config.data.task)
+    needing = [name for name in named if isinstance(name, str) and name in REWARDS and REWARDS[name].judges]
+    if needing and (judge is None or any(judge.validate_row(prompt.columns) for prompt in prompts)):
         raise UserError(
-            "the rewards 'accuracy', 'diversity' and 'cosine' check Countdown answers, but the rows have no nums and"
-            " target; name others with --reward_funcs (your own: --external_plugins my.py --reward_funcs my_name)"
+            f"the reward {needing[0]!r} needs rows whose answers can be checked: nums and target (countdown), or"
+            " --task math and answer or solution; name other rewards with --reward_funcs (your own:"
+            " --external_plugins my.py --reward_funcs my_name)"
         )
     plugins: dict[str, Callable[..., Any]] = {}
-    for path in config.external_plugins:
+    for path in chosen.external_plugins:
         plugins |= load_plugin(path)
     context = RewardContext(
-        task=get_task("countdown"),
-        max_completion_length=max_completion_length,
-        options=options.given(),
+        task=judge,
+        max_completion_length=config.sampling.max_completion_length,
+        options=config.reward_options.given(),
         embed=SentenceEmbedder() if "diversity" in named else None,
     )
-    workers = config.reward_workers if hasattr(os, "fork") else 0
-    limits = RewardLimits(workers, config.reward_timeout, config.max_reward_failures)
-    return build_reward_set(named, context=context, weights=config.reward_weights, plugins=plugins, limits=limits)
+    workers = chosen.reward_workers if hasattr(os, "fork") else 0
+    limits = RewardLimits(workers, chosen.reward_timeout, chosen.max_reward_failures)
+    return build_reward_set(named, context=context, weights=chosen.reward_weights, plugins=plugins, limits=limits)
 
 
 def difficulties(prompts: Sequence[Prompt]) -> list[float]:

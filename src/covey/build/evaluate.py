@@ -53,7 +53,7 @@ def eval_model(
     began = time.perf_counter()
     count = config.eval.eval_num_prompts
     prompts = heldout_prompts(config.data, config.countdown, config.data.dataset, count, config.eval.seed, say)
-    score = reward_set(config.reward, config.reward_options, prompts, config.sampling.max_completion_length)
+    score = reward_set(config, prompts)
     tokenizer = load_tokenizer(config.model.model)
     limit = config.data.max_length
     prompts, dropped = tokenize_prompts(tokenizer, prompts, limit, config.data.truncation_strategy)

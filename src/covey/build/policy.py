@@ -79,8 +79,7 @@ def read_inputs(config: PolicyConfig, rows: Rows | None, val_rows: Rows | None, 
         held_out = heldout_prompts(
             config.data, config.countdown, val_source, config.eval.eval_num_prompts, config.run.seed, say
         )
-    longest = config.sampling.max_completion_length
-    score = reward_set(config.reward, config.reward_options, [*prompts, *held_out], longest, rewards)
+    score = reward_set(config, [*prompts, *held_out], rewards)
     plan = batch_plan(config, len(prompts))
     check_objective(config, plan)
     source_of(config, prompts, plan)  # refuses a curriculum that does not fit

@@ -171,7 +171,7 @@ def check_stage(path: str, stage: RecipeStage) -> list[str]:
             raise UserError("a random expression answers generated puzzles only: dataset must be countdown")
         count, rows = config.eval.eval_num_prompts, config.data.dataset
         prompts = heldout_prompts(config.data, config.countdown, rows, count, config.eval.seed, say)
-        reward_set(config.reward, config.reward_options, prompts, config.sampling.max_completion_length)
+        reward_set(config, prompts)
     except UserError as error:
         raise UserError(f"recipe {path}, stage {stage.name} ({stage.kind}): {error}") from error
     return [f"{len(prompts)} prompts x {config.eval.eval_num_samples}"]

@@ -331,7 +331,7 @@ FLAGS: tuple[Flag, ...] = (
     # sample, score
     Flag("prompt", "user messages, one per prompt"),
     Flag("num_samples", "completions per prompt", "completions"),
-    Flag("task", "the task whose checker scores the rows"),
+    Flag("task", "whose checker judges the rows; by_row: the column task says it; default: countdown if rows look so"),
     Flag("file", "jsonl file of completions"),
 )
 

@@ -30,6 +30,7 @@ class DataConfig(Section):
     """Which rows, and how they become prompts."""
 
     dataset: str = ""
+    task: Literal["countdown", "math", "by_row"] | None = None
     prompt_template: str | None = None
     system: str | None = None
     max_length: int | None = None

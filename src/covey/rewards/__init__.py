@@ -22,6 +22,7 @@ from covey.rewards.functions import GroupReward, RewardError, RewardFunction, as
 from covey.rewards.plugin import import_dotted, unknown_reward
 from covey.rewards.runner import RewardLimits, RewardSet, RewardStats, ScoredBatch
 from covey.rewards.spec import RewardSpec
+from covey.tasks.base import Task
 
 __all__ = [
     "DEFAULT_WEIGHTS",
@@ -37,12 +38,12 @@ __all__ = [
 ]
 
 REWARDS: dict[str, RewardSpec] = {
-    "accuracy": RewardSpec(accuracy.build),
+    "accuracy": RewardSpec(accuracy.build, judges=True),
     "format": RewardSpec(format.build),
     "soft_overlong": RewardSpec(overlong.build, overlong.OverlongParams),
-    "diversity": RewardSpec(diversity.build),
+    "diversity": RewardSpec(diversity.build, judges=True),
     "repetition": RewardSpec(repetition.build, repetition.RepetitionParams),
-    "cosine": RewardSpec(cosine.build, cosine.CosineParams),
+    "cosine": RewardSpec(cosine.build, cosine.CosineParams, judges=True),
     "regex": RewardSpec(patterns.build_regex, patterns.RegexParams, isolated=True),
     "json_schema": RewardSpec(patterns.build_json_schema, patterns.SchemaParams, isolated=True),
 }
@@ -74,8 +75,13 @@ def build_reward_set(
     wanted = [item.rpartition(".")[2] if isinstance(item, str) else own_name(item) for item in rewards]
     named = [as_reward(name, function) for name, function in zip(distinct_names(wanted), functions, strict=True)]
     names = [item if isinstance(item, str) else "" for item in rewards]
-    isolated = frozenset(k for k, name in enumerate(names) if name not in REWARDS or REWARDS[name].isolated)
+    isolated = frozenset(k for k, name in enumerate(names) if _needs_process(name, known.task))
     return RewardSet(tuple(named), _weights(names, weights), isolated, limits or RewardLimits())
+
+
+def _needs_process(name: str, task: Task | None) -> bool:
+    spec = REWARDS.get(name)
+    return spec is None or spec.isolated or (spec.judges and task is not None and not task.quick)
 
 
 def _weights(names: Sequence[str], weights: Sequence[float] | None) -> tuple[float, ...]:

@@ -28,3 +28,5 @@ class RewardSpec:
     params: type[RewardParams] | None = None
     isolated: bool = False
     """It may be slow, hang or run foreign code, so it needs a process of its own."""
+    judges: bool = False
+    """It asks the task whether an answer is right, so it is as slow as the task."""

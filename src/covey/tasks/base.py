@@ -21,6 +21,11 @@ class Task(Protocol):
 
     name: str
 
+    @property
+    def quick(self) -> bool:
+        """``verify`` takes milliseconds on any text; otherwise it needs a process and a time limit."""
+        ...
+
     def verify(self, text: str, columns: Mapping[str, Any]) -> bool | float | None:
         """Judge a completion text against the columns of its row; None means "cannot be judged"."""
         ...
