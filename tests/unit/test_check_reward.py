@@ -102,6 +102,33 @@ def slow(prompt, completion):
 
 def too_many(completions, **columns):
     return [0.0] * 3
+
+
+def one_for_all(completions, **columns):
+    return [0.0]
+
+
+def _right(text, nums, target):
+    from covey.tasks import get_task
+    return get_task("countdown").verify(text, {"nums": nums, "target": target})
+
+
+def inverted(prompt, completion):
+    return 1.0 - _right(completion.text, **prompt.columns)
+
+
+def timid(prompt, completion):
+    right = _right(completion.text, **prompt.columns)
+    return None if right and "=" in completion.text else float(right)
+
+
+def minus_infinity(prompt, completion):
+    return 1.0 if _right(completion.text, **prompt.columns) else float("-inf")
+
+
+def of_the_step(completions, nums, target, trainer_state, **columns):
+    share = trainer_state.global_step / trainer_state.max_steps
+    return [_right(text, n, t) * (1.0 - share) for text, n, t in zip(completions, nums, target)]
 '''
 
 
@@ -171,6 +198,22 @@ def test_crashes_exceptions_and_slowness_are_found(bad: Path) -> None:
     assert kinds(checked(f"{bad}/bad.py:crashes"))["crash"] == {"empty"}
     assert kinds(checked(f"{bad}/bad.py:slow", timeout_s=3.0))["slow"] == {"no tags"}
     assert "returned 3" in checked(f"{bad}/bad.py:too_many").findings[0].detail
+    assert "invalid result in a batch" in kinds(checked(f"{bad}/bad.py:one_for_all"))
+
+
+def test_rewards_that_judge_the_wrong_way(bad: Path) -> None:
+    assert set(kinds(checked(f"{bad}/bad.py:inverted"))) == {"the wrong way round"}
+    assert "with its result" in kinds(checked(f"{bad}/bad.py:timid"))["abstains"]
+    assert "another value" in kinds(checked(f"{bad}/bad.py:minus_infinity"))["not a number"]
+
+
+def test_a_sound_reward_that_reads_the_step_is_clean(bad: Path) -> None:
+    assert not checked(f"{bad}/bad.py:of_the_step").findings
+
+
+def test_a_file_is_asked_for_its_own_functions_only(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-reward", f"{bad}/bad.py:accuracy"]) == 2
+    assert "unknown reward 'accuracy' in" in capsys.readouterr().err
 
 
 def test_model_text_that_is_executed_is_found_out(bad: Path) -> None:

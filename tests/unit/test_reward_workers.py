@@ -124,7 +124,8 @@ def test_exceptions_and_crashes_are_counted_and_leave_the_others_alone(build: Bu
 
     batch = build(crashes, fine).score(*rows(6))
     assert [item.rewards["crashes"] for item in batch.scored] == [None] * 4 + [1.0, 1.0]
-    assert [item.total for item in batch.scored] == [10.0] * 4 + [11.0, 11.0]
+    # not 10: the sum of the others would be another reward, and a failed penalty would be paid
+    assert [item.total for item in batch.scored] == [None] * 4 + [11.0, 11.0]
     assert batch.failures == {"crashes": 4, "fine": 0}
 
 
@@ -243,3 +244,96 @@ def test_shipped_rewards_need_no_process() -> None:
     with build_reward_set(["format"], limits=RewardLimits(workers=2)) as rewards:
         assert descendants() == before
         assert scores(rewards, 1) == [0.0]
+
+
+def test_a_failed_reward_of_weight_0_costs_nothing() -> None:
+    def fails(prompt: Prompt, completion: Completion) -> float:
+        return 1.0 / int(completion.text)
+
+    def fine(prompt: Prompt, completion: Completion) -> float:
+        return 2.0
+
+    assert scores(build_reward_set([fails, fine], weights=[0.0, 1.0])) == [2.0] * 4
+    assert scores(build_reward_set([fails, fine], weights=[0.5, 1.0])) == [None, 2.5, 2.25, 2.0 + 1 / 6]
+
+
+def test_too_many_earlier_failures_stop_on_a_batch_with_one_more(build: Build) -> None:
+    """And a clean batch is no reason to stop, nor an IndexError."""
+    texts = iter([16, 16, 16])
+
+    def some(prompt: Prompt, completion: Completion) -> float:
+        return 1.0 / (int(completion.text) % 4) if next(rounds) < 16 else 1.0
+
+    rounds = iter(range(1000))
+    rewards = build_reward_set([some])
+    assert scores(rewards, next(texts)).count(None) == 4
+    assert scores(rewards, next(texts)) == [1.0] * 16
+    assert scores(rewards, next(texts)) == [1.0] * 16
+
+
+def test_a_function_that_fails_on_every_batch_stops(build: Build) -> None:
+    """Row by row a mean over the batch is something else."""
+
+    def centred(completions: list[str], **columns: Any) -> list[float]:
+        values = [float(text) for text in completions]
+        if len(values) > 1:
+            raise MemoryError("batch too large")
+        return [value - sum(values) / len(values) for value in values]
+
+    rewards = build(centred)
+    for _ in range(2):
+        assert scores(rewards) == [0.0] * 4
+    with pytest.raises(RewardError, match=r"(?s)raised on 3 batches in a row.*batch too large"):
+        scores(rewards)
+
+
+def test_a_judge_that_is_down_is_given_up(build: Build) -> None:
+    def down(prompt: Prompt, completion: Completion) -> float:
+        time.sleep(60)
+        return 1.0
+
+    began = time.monotonic()
+    with pytest.raises(RewardError, match="failed on 200 of 200"):
+        scores(build(down, timeout_s=0.1), 200)
+    assert time.monotonic() - began < 15  # 32 calls, not 200
+
+
+def test_a_column_that_can_not_be_sent_is_named(build: Build) -> None:
+    import threading
+
+    prompts, completions = rows(2)
+    odd = [Prompt(p.id, p.messages, {"lock": threading.Lock()}) for p in prompts]
+    with pytest.raises(RewardError, match=r"'hangs_on_one': the column 'lock' holds a lock"):
+        build(hangs_on_one).score(odd, completions)
+
+
+def test_a_client_of_an_async_reward_keeps_its_loop(build: Build) -> None:
+    import asyncio
+
+    class Client:
+        loop: Any = None
+
+        async def __call__(self, completions: list[str], **columns: Any) -> list[float]:
+            self.loop = self.loop or asyncio.get_running_loop()
+            return [float(self.loop is asyncio.get_running_loop())] * len(completions)
+
+    for rewards in (build(Client, workers=1), build_reward_set([Client])):
+        assert scores(rewards) == [1.0] * 4 == scores(rewards)
+
+
+def test_pools_that_are_forgotten_do_not_harm_the_next(build: Build) -> None:
+    for _ in range(3):
+        rewards = build_reward_set([hangs_on_one], limits=RewardLimits(workers=2))
+        assert rewards.score(rows()[0][2:], rows()[1][2:]).scored[0].total == 2.0
+        del rewards
+        gc.collect()
+    assert build(hangs_on_one).score(rows()[0][2:], rows()[1][2:]).scored[1].total == 3.0
+
+
+def test_a_killed_forking_process_is_an_error_that_says_so(build: Build) -> None:
+    rewards = build(hangs_on_one)
+    assert rewards._pool is not None
+    os.kill(rewards._pool._pid, signal.SIGKILL)
+    with pytest.raises(RewardError, match="no process can be started"):
+        scores(rewards)
+

@@ -273,7 +273,7 @@ def test_a_raising_reward_is_named_with_prompt_and_traceback(caplog: pytest.LogC
     message = str(caught.value)
     assert "reward 'breaks' raised ZeroDivisionError on a completion of prompt p0" in message
     assert "1 / len(completion.text)" in message
-    with pytest.raises(RewardError, match=r"(?s)'breaks_all' failed on 4 of 4.*raised KeyError on a batch of 1"):
+    with pytest.raises(RewardError, match=r"(?s)'breaks_all' failed on 4 of 4.*raised KeyError on a batch of 4"):
         build_reward_set([breaks_all]).score(_prompts(), _completions(["a"] * 4))
 
 

@@ -23,6 +23,8 @@ class EvalResult:
     accuracy_when_formatted: float | None
     mean_length: float
     clipped_ratio: float
+    judged: int
+    """Completions with an accuracy; the others have none because a reward abstained, or failed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for json."""
@@ -35,6 +37,7 @@ class EvalResult:
             "mean_length": self.mean_length,
             "clipped_ratio": self.clipped_ratio,
             "n": self.n,
+            "judged": self.judged,
         }
 
 
@@ -64,6 +67,7 @@ def summarize(scored: Sequence[Scored]) -> EvalResult:
     formatted = [item.rewards.get("accuracy") for item in scored if item.rewards.get("format") == 1]
     return EvalResult(
         n=len(scored),
+        judged=sum(item.rewards.get("accuracy") is not None for item in scored),
         accuracy=accuracy,
         accuracy_interval=accuracy_interval,
         format=form,

@@ -27,8 +27,9 @@ class CosineParams(RewardParams):
     def check(self, max_completion_length: int) -> None:
         if self.cosine_max_len is not None and self.cosine_max_len < 1:
             raise UserError(f"--cosine_max_len {self.cosine_max_len} must be at least 1 token")
-        if self.cosine_max_len_value_wrong > min(self.cosine_min_len_value_correct, self.cosine_max_len_value_correct):
-            raise UserError("--cosine_max_len_value_wrong: a wrong answer would be worth more than a right one")
+        wrong = max(self.cosine_min_len_value_wrong, self.cosine_max_len_value_wrong)
+        if wrong > min(self.cosine_min_len_value_correct, self.cosine_max_len_value_correct):
+            raise UserError(f"--cosine_*_value_wrong {wrong:g}: a wrong answer would be worth more than a right one")
 
 
 def build(context: RewardContext) -> SampleReward:

@@ -6,13 +6,18 @@ import functools
 import inspect
 import itertools
 import math
+import os
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from covey.errors import UserError
 from covey.types import Completion, Prompt
+
+if TYPE_CHECKING:
+    import asyncio
 
 SampleReward = Callable[[Prompt, Completion], float | None]
 
@@ -128,7 +133,7 @@ class GroupReward:
         self, prompts: Sequence[Prompt], completions: Sequence[Completion], state: object = None
     ) -> list[float | None]:
         try:
-            result = list(self.function(prompts[0], completions))
+            result = list(_awaited(self.function(prompts[0], completions)))  # type: ignore[call-overload]
         except Exception as exc:
             raise _raised(self.name, f"the completions of prompt {prompts[0].id}", exc) from exc
         return validated(self.name, result, len(completions))
@@ -237,7 +242,17 @@ def _awaited(result: object) -> object:
     async def value() -> object:
         return await result
 
-    return asyncio.run(value())
+    return asyncio.run_coroutine_threadsafe(value(), _event_loop(os.getpid())).result()
+
+
+@functools.cache
+def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
+    """One loop per process, in a thread of its own: clients that a reward keeps belong to their first call's loop."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="covey-rewards", daemon=True).start()
+    return loop
 
 
 def own_name(function: Callable[..., Any]) -> str:

@@ -50,13 +50,19 @@ def load_plugin(path: str | Path) -> dict[str, Callable[..., Any]]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"plugin file {path} does not exist.")
-    known = dict(orms)
-    module = _execute(file)
-    registered = vars(module).get("orms", orms)
-    if not isinstance(registered, dict):
-        raise UserError(f"plugin file {path}: orms must be a dict of name to reward.")
+    earlier = dict(orms)
+    orms.clear()  # so that what is in it afterwards is this file's
+    try:
+        module = _execute(file)
+        registered = vars(module).get("orms", orms)
+        if not isinstance(registered, dict):
+            raise UserError(f"plugin file {path}: orms must be a dict of name to reward.")
+        registered = dict(registered)
+    finally:
+        mine = dict(orms)
+        orms.update(earlier | mine)
     own = {name: value for name, value in vars(module).items() if _is_reward(name, value, module)}
-    return own | {name: value for name, value in registered.items() if known.get(name) is not value}
+    return own | registered
 
 
 def import_dotted(dotted: str) -> Callable[..., Any]:

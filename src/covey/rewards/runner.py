@@ -10,20 +10,24 @@ from __future__ import annotations
 import logging
 import math
 import traceback
-from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+from covey.rewards.failures import FailureGuard, Hopeless, unpicklable
 from covey.rewards.functions import InvalidResult, RewardError, RewardFunction, with_prefix
-from covey.rewards.workers import Call, Failure, WorkerPool
+from covey.rewards.workers import Call, Failure, Unpicklable, WorkerPool
 from covey.types import Completion, Prompt, Scored
 
 _LOG = logging.getLogger("covey.rewards")
 
-WINDOW, ENOUGH = 256, 32
-"""The share of failures is taken over the last WINDOW completions, once there are ENOUGH."""
+_Job = tuple[int, list[int]]
+"""A call: the position of a function, and the rows it is asked about."""
+_Score = float | Failure | None
+
+ROWS_PER_LIMIT = 32
+"""A call on a whole batch gets the time limit once for every so many completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,9 @@ class RewardLimits:
     workers: int = 0
     """Processes they run in; 0: this one, without a time limit."""
     timeout_s: float = 30.0
-    """For one call: of a completion, of the completions of a prompt, or of a batch, as the function takes them."""
+    """For one completion, the completions of one prompt, or ROWS_PER_LIMIT completions of a batch."""
     max_failures: float = 0.1
-    """Share of completions on which a reward may fail."""
+    """Share of completions on which a reward may fail; 1: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,11 @@ class RewardSet:
     limits: RewardLimits = RewardLimits()
     check: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called while waiting for workers; may raise."""
-    _progress: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(global_step=0, max_steps=0))
+    _progress: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(global_step=0, max_steps=1))
     _pool: WorkerPool | None = None
 
     def __post_init__(self) -> None:
-        self._recent = {function.name: deque[bool](maxlen=WINDOW) for function in self.functions}
+        self._guards = [FailureGuard(name, self.limits.max_failures) for name in self.names]
         if self.isolated and self.limits.workers:
             self._pool = WorkerPool([function.scores for function in self.functions], self.limits.workers)
 
@@ -110,8 +114,9 @@ class RewardSet:
     def score(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> ScoredBatch:
         """Score row-aligned prompts and completions (a prompt is repeated for each of its completions).
 
-        A total is the weighted sum over the rewards that gave the row a score, None when none did. RewardError when a
-        function does not return one score per completion, or fails too often.
+        A total is the weighted sum over the rewards that gave the row a score; None when none did, and when one that
+        counts failed: the sum of the others would be another reward. RewardError when a function does not return one
+        score per completion, or fails too often.
         """
         if len(prompts) != len(completions):
             raise ValueError(f"{len(prompts)} prompts for {len(completions)} completions")
@@ -119,15 +124,14 @@ class RewardSet:
         found = self._all_results(prompts, seen)
         columns: dict[str, list[float | None]] = {}
         stats: dict[str, RewardStats] = {}
-        for name, results in zip(self.names, found, strict=True):
-            failures = [result for result in results if isinstance(result, Failure)]
-            self._stop_if_broken(name, [isinstance(result, Failure) for result in results], failures)
+        lost: set[int] = set()
+        for name, weight, guard, results in zip(self.names, self.weights, self._guards, found, strict=True):
+            failures = guard.completions(results)
+            lost.update(row for row, result in enumerate(results) if weight and isinstance(result, Failure))
             columns[name] = [None if isinstance(result, Failure) else result for result in results]
             stats[name] = _stats(columns[name], failures)
-            if failures:
-                _LOG.warning("rewards: %s", _described(name, failures, len(results)))
         scored = tuple(
-            Scored(completion, rewards, self._total(rewards))
+            Scored(completion, rewards, None if row in lost else self._total(rewards))
             for row, completion in enumerate(completions)
             for rewards in ({name: scores[row] for name, scores in columns.items()},)
         )
@@ -136,53 +140,51 @@ class RewardSet:
             _LOG.warning("rewards: %d of %d completions got no score and are left out", unscored, len(scored))
         return ScoredBatch(scored, stats, unscored)
 
-    def _all_results(self, prompts: Sequence[Prompt], seen: Sequence[Completion]) -> list[list[float | Failure | None]]:
+    def _all_results(self, prompts: Sequence[Prompt], seen: Sequence[Completion]) -> list[list[_Score]]:
         """Per function and row, a score, None or a Failure."""
         jobs = [(f, rows) for f, function in enumerate(self.functions) for rows in function.parts(prompts)]
         results = self._run(jobs, prompts, seen)
-        again: list[tuple[int, list[int]]] = []
-        for (f, rows), result in zip(jobs, results, strict=True):
-            if isinstance(result, Failure) and len(rows) > 1 and self.functions[f].divisible:
-                _LOG.warning("rewards: %s on a whole batch; asking it one by one", _headline(self.names[f], result))
-                again += [(f, [row]) for row in rows]
-        jobs, results = jobs + again, results + self._run(again, prompts, seen)
-        found: list[list[float | Failure | None]] = [[None] * len(seen) for _ in self.functions]
+        again = [
+            (f, [row])
+            for (f, rows), result in zip(jobs, results, strict=True)
+            if len(rows) > 1 and self.functions[f].divisible and self._guards[f].batch(result)
+            for row in rows
+        ]
+        try:
+            jobs, results = jobs + again, results + self._run(again, prompts, seen)
+        except InvalidResult as error:
+            first = next(result for result in results if isinstance(result, Failure))
+            raise InvalidResult(f"{error}\nBefore that, on the whole batch: {first.text}") from error
+        found: list[list[_Score]] = [[None] * len(seen) for _ in self.functions]
         for (f, rows), result in zip(jobs, results, strict=True):
             for k, row in enumerate(rows):
-                found[f][row] = result if isinstance(result, Failure) else _finite(self.names[f], result[k])
+                found[f][row] = result if isinstance(result, Failure) else _finite(result[k])
         return found
 
-    def _run(
-        self, jobs: Sequence[tuple[int, list[int]]], prompts: Sequence[Prompt], seen: Sequence[Completion]
-    ) -> list[Any | Failure]:
-        """One list of scores or a Failure per job; RewardError on a result that is not one score per completion."""
-        limit = self.limits.timeout_s
-        calls = [
-            Call(f, ([prompts[row] for row in rows], [seen[row] for row in rows], self._progress), limit)
-            for f, rows in jobs
-        ]
-        results: list[Any | Failure] = [None] * len(calls)
+    def _run(self, jobs: Sequence[_Job], prompts: Sequence[Prompt], seen: Sequence[Completion]) -> list[Any | Failure]:
+        """One list of scores or a Failure per job; InvalidResult on one that is not one score per completion."""
+        calls = []
+        for f, rows in jobs:
+            limit = self.limits.timeout_s * -(-len(rows) // ROWS_PER_LIMIT)
+            arguments = [prompts[row] for row in rows], [seen[row] for row in rows], self._progress
+            calls.append(Call(f, arguments, limit))
         apart = [k for k, call in enumerate(calls) if self._pool is not None and call.function in self.isolated]
-        for k in sorted(set(range(len(calls))) - set(apart)):
-            results[k] = _called(self.functions[calls[k].function], calls[k].arguments)
-        if self._pool is not None and apart:
-            for k, result in zip(apart, self._pool.run([calls[k] for k in apart], self.check), strict=True):
-                results[k] = result
-        for result in results:
+        here = sorted(set(range(len(calls))) - set(apart))
+        results = {k: _called(self.functions[calls[k].function], calls[k].arguments) for k in here}
+        results |= zip(apart, self._in_workers([calls[k] for k in apart]), strict=True)
+        for result in results.values():
             if isinstance(result, Failure) and result.kind == "invalid":
                 raise InvalidResult(result.text)
-        return results
+        return [results[k] for k in range(len(calls))]
 
-    def _stop_if_broken(self, name: str, failed: Sequence[bool], failures: Sequence[Failure]) -> None:
-        recent = self._recent[name]
-        recent.extend(failed)
-        share = sum(recent) / len(recent) if recent else 0.0
-        if share > self.limits.max_failures and (all(failed) or len(recent) >= ENOUGH):
-            raise RewardError(
-                f"reward {name!r} failed on {len(failures)} of {len(failed)} completions, {share:.0%} of the last"
-                f" {len(recent)} (--max_reward_failures {self.limits.max_failures:g}). The first failure:"
-                f"\n{_headline(name, failures[0])}\n{failures[0].text}"
-            )
+    def _in_workers(self, calls: Sequence[Call]) -> list[Any | Failure]:
+        if self._pool is None or not calls:
+            return []
+        try:
+            return self._pool.run(calls, self.check, Hopeless(calls) if self.limits.max_failures < 1 else None)
+        except Unpicklable as error:
+            call = calls[error.number]
+            raise unpicklable(self.names[call.function], call, error) from error
 
     def _total(self, rewards: Mapping[str, float | None]) -> float | None:
         terms = [
@@ -199,25 +201,16 @@ def _called(function: RewardFunction, arguments: tuple[Any, ...]) -> Any | Failu
         raise
     except RewardError as error:
         return Failure("error", str(error))
+    except SystemExit as error:
+        return Failure("died", f"it called sys.exit({error.code})")
     except Exception:
         return Failure("error", traceback.format_exc().rstrip())
 
 
-def _finite(name: str, score: float | None) -> float | Failure | None:
+def _finite(score: float | None) -> float | Failure | None:
     if score is None or math.isfinite(score):
         return score
     return Failure("nan", f"it returned {score}")
-
-
-def _headline(name: str, failure: Failure) -> str:
-    what = {"error": "raised", "timeout": "took too long", "died": "lost its process", "nan": "returned no number"}
-    return f"reward {name!r} {what[failure.kind]}"
-
-
-def _described(name: str, failures: Sequence[Failure], rows: int) -> str:
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(failure.kind for failure in failures).items())
-    last_line = failures[0].text.splitlines()[-1]
-    return f"{name} failed on {len(failures)} of {rows} completions ({kinds}), which get no score of it: {last_line}"
 
 
 def _stats(scores: Iterable[float | None], failures: Sequence[Failure]) -> RewardStats:

@@ -28,13 +28,24 @@ class _Swift(ModuleType):
         )
 
 
+def _installed() -> bool:
+    """Whether ms-swift is here, and not something else of that name."""
+    for name in ("swift.rewards", "swift.plugin"):
+        try:
+            if importlib.util.find_spec(name) is not None:
+                return True
+        except ImportError:
+            continue
+    return False
+
+
 @contextmanager
 def swift_names(rewards: Mapping[str, Any]) -> Iterator[None]:
     """Make ``swift`` importable with ``rewards`` as what ``swift.rewards`` and ``swift.plugin`` hold.
 
     Does nothing where ms-swift is installed.
     """
-    if importlib.util.find_spec("swift") is not None:
+    if _installed():
         yield
         return
     contents: dict[str, dict[str, Any]] = {
@@ -49,6 +60,9 @@ def swift_names(rewards: Mapping[str, Any]) -> Iterator[None]:
     for name, module in modules.items():
         module.__path__ = []  # a package, so that an unknown submodule is looked for and not found
         vars(module).update(contents[name])
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
     sys.modules.update(modules)
     try:
         yield

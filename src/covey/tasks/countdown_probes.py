@@ -3,7 +3,6 @@ wrong ones that are easily taken for right, and texts that break, stall or get r
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from covey.tasks.base import Probe
 from covey.tasks.countdown_expr import is_correct
 from covey.tasks.countdown_generator import Problem, random_expression
-from covey.tasks.countdown_solver import all_expressions
+from covey.tasks.countdown_solver import solve, tree_text
 
 RIGHT = (
     ("plain", "4*6", (4, 6), 24, "a right answer"),
@@ -68,7 +67,7 @@ BOMBS = (
     ("tag bomb", "<think>" * 20_000 + "<answer>" * 20_000),
     ("number bomb", "<answer>" + "9" * 100_000 + "</answer>"),
     ("text bomb", "<think>" + "4*6 " * 200_000 + "</think>"),
-    ("null and surrogates", "<answer>4\x00*6\ud800</answer>"),
+    ("null and replacement characters", "<answer>4\x00*6\ufffd</answer>"),
 )
 
 
@@ -103,8 +102,9 @@ def countdown_samples(problems: Sequence[Problem], seed: int) -> Iterator[Probe]
     rng = random.Random(f"covey-probes:{seed}")
     for problem in problems:
         nums, target = problem.nums, problem.target
-        for text in itertools.islice(all_expressions(nums, target), 1):
-            yield _probe("solved puzzle", well_formed(text), nums, target, True, "a solution")
+        solution = solve(nums, target)
+        if solution is not None:
+            yield _probe("solved puzzle", well_formed(tree_text(solution)), nums, target, True, "a solution")
         text = random_expression(problem, rng)
         if not is_correct(text, nums, target):
             yield _probe("random expression", well_formed(text), nums, target, False, "another value")
