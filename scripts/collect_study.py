@@ -59,10 +59,11 @@ class Run:
     def hits(self) -> list[bool]:
         return [row["rewards"].get("accuracy") == 1 for row in self.rows]
 
-    def mean(self, key: str) -> float | None:
-        """Mean of a metric over the steps that have it."""
-        values = [step[key] for _, step in self.steps if step.get(key) is not None]
-        return sum(values) / len(values) if values else None
+    @property
+    def tokens_per_s(self) -> float:
+        """Completion tokens trained on by the time of all steps, rollouts included."""
+        seconds = sum(step["time/step_s"] for _, step in self.steps)
+        return sum(step["tokens_per_s"] * step["time/step_s"] for _, step in self.steps) / seconds
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -109,7 +110,8 @@ def results(runs: list[Run]) -> list[dict[str, Any]]:
                 ),
                 "mean length": round(sum(row["length"] for row in run.rows) / n, 1),
                 "seconds": round(run.seconds),
-                "tokens/s": round(run.mean("tokens_per_s") or 0),
+                "steps": len(run.steps),
+                "tokens/s": round(run.tokens_per_s, 1),
             }
         )
     return rows

@@ -34,8 +34,8 @@ COMMON: dict[str, Any] = {
 ON_REWARDS: dict[str, Any] = COMMON | {
     "rewards": ["format", "accuracy"],
     "reward_weights": [0.1, 0.9],
-    "max_completion_length": 224,
-    "per_device_train_batch_size": 16,
+    "max_completion_length": 128,
+    "per_device_train_batch_size": 8,
     "steps_per_generation": 2,
     "learning_rate": 4e-5,
     "beta": 0.01,
@@ -48,7 +48,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """What a loss insists on, or what its paper sets."""
 SHOWN = ("loss", "grad_norm", "kl", "clip_ratio", "entropy", "ratio/deviation", "rollout/logp_gap")
-EXPECTED = {"kl", "loss", "grad_norm", "entropy", "ratio/mean", "ratio/deviation", "rollout/kl", "reward/mean", "lr"}
+EXPECTED = {"kl", "loss", "grad_norm", "entropy", "rollout/kl", "rollout/logp_gap", "reward/mean", "lr", "beta"}
 
 
 def largest_change(before: Path, after: Path) -> float:
@@ -83,9 +83,8 @@ def main() -> int:
             steps = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
             change = largest_change(arguments.model, outcome.model_dir)
         values = [value for step in steps for value in step.values() if value is not None]
-        missing = (
-            EXPECTED - {key for key, value in steps[-1].items() if value is not None} if "rewards" in options else ()
-        )
+        given = {key for step in steps for key, value in step.items() if value is not None}
+        missing = EXPECTED - given if "rewards" in options else set()
         well = len(steps) == 2 and all(math.isfinite(value) for value in values) and 0 < change < math.inf
         well = well and not missing and not any(step["update_skipped"] for step in steps)
         failed += not well
