@@ -174,7 +174,7 @@ class WorkerPool:
         """A new worker; RewardError when the process that makes them is gone or can't."""
         from multiprocessing.connection import Connection
 
-        data, descriptors = b"", []
+        data, descriptors = b"", list[int]()
         with contextlib.suppress(OSError):
             self._control.sendall(b"f")
             data, descriptors, _, _ = socket.recv_fds(self._control, 4, 1)
