@@ -54,7 +54,7 @@ def test_the_credit() -> None:
         }
     )  # fmt: skip
     credit = credit_of(config)
-    assert credit.kl_in_reward == 0.2 and objective_of(config, plan()).beta == 0  # rloo: in the reward, not in both
+    assert credit.kl_in_reward is True and objective_of(config, plan()).beta == 0  # rloo: in the reward, not in both
     assert credit.correction == Correction("token_mask", 0.6, 5.0)
     assert (credit.overlong_filter, credit.top_entropy_quantile, credit.positive_nll_coef) == (True, 0.3, 0.4)
     assert credit.selects_tokens and credit.marks is None and not credit_of(GRPOConfig()).selects_tokens
@@ -80,7 +80,7 @@ def test_the_critic() -> None:
     assert found.warmup_steps == 5 and found.length_adaptive_alpha is None
     by_length = critic_settings(PPOConfig.from_dict({"length_adaptive_alpha": 0.05, "lam": 0.8}).critic)
     assert by_length.length_adaptive_alpha == 0.05 and by_length.lam_value == 0.8
-    assert credit_of(config).kl_in_reward == 0.05 and credit_of(PPOConfig.from_dict({"beta": 0})).kl_in_reward == 0
+    assert credit_of(config).kl_in_reward is True and credit_of(PPOConfig.from_dict({"beta": 0})).kl_in_reward == 0
 
 
 def test_what_does_nothing_with_these_batch_sizes_is_said() -> None:
