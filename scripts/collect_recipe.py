@@ -17,6 +17,8 @@ from typing import Any
 
 import matplotlib
 
+from covey.runlog.jsonl import read_lines
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -39,10 +41,6 @@ COLUMNS = (
     "tokens_per_s",
     "memory/rss_gb",
 )
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def write_completions(run: Path, target: Path) -> None:

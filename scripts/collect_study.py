@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from collect_recipe import smoothed
 
 from covey.evals.stats import paired_difference, wilson_interval
+from covey.runlog.jsonl import read_lines
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -64,10 +66,6 @@ class Run:
         """Completion tokens trained on by the time of all steps, rollouts included."""
         seconds = sum(step["time/step_s"] for _, step in self.steps)
         return sum(step["tokens_per_s"] * step["time/step_s"] for _, step in self.steps) / seconds
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def read_study(folders: Sequence[Path]) -> list[Run]:
@@ -156,8 +154,7 @@ def plot(runs: list[Run], target: Path) -> None:
                 by_step.setdefault(step["step"], []).append(step["reward/accuracy"])
         x = sorted(by_step)
         y = [sum(by_step[i]) / len(by_step[i]) for i in x]
-        smooth = [sum(y[max(0, i - 2) : i + 1]) / len(y[max(0, i - 2) : i + 1]) for i in range(len(y))]
-        left.plot(x, smooth, color=f"C{number}", label=run.name)
+        left.plot(x, smoothed(y, 3), color=f"C{number}", label=run.name)
     for number, run in enumerate(runs):
         n, hits = len(run.hits), sum(run.hits)
         low, high = wilson_interval(hits, n)

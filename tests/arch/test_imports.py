@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "backends": {"tensors", "models"},
     "evals": {"types", "tasks", "rollout.base"},
     "trainers": {"types", "tensors", "algo", "control", "runlog", "rollout.base", "backends.base"},
-    "config": {"types", "plan", "algo", "rewards"},  # the tables of losses and rewards, which load without torch
+    "config": {"types", "plan", "algo", "rewards", "control"},  # tables and names, which load without torch
     "build": {EVERYTHING},
     "cli": {"config", "build", "report"},
     "__main__": {"cli"},

@@ -10,7 +10,7 @@ from covey.config import EvalRunConfig
 from covey.evals.accuracy import EvalResult, summarize
 from covey.runlog.writer import write_rollouts
 from covey.tasks.countdown import problem_to_prompt
-from covey.tasks.countdown_generator import random_expression
+from covey.tasks.countdown_trace import guess
 from covey.types import Completion, Group
 
 
@@ -19,7 +19,7 @@ def evaluate_random_expressions(config: EvalRunConfig) -> EvalResult:
     rng = random.Random(f"covey-random-expression:{config.eval.seed}")
     problems = heldout_problems(config.countdown, "heldout", config.eval.eval_num_prompts, config.eval.seed)
     prompts = [problem_to_prompt(problem, template_of(config.data)) for problem in problems]
-    texts = [f"<think></think>\n<answer>{random_expression(problem, rng)}</answer>" for problem in problems]
+    texts = [guess(problem, rng) for problem in problems]
     completions = [Completion((), (), text, "stop") for text in texts]
     with reward_set(config, prompts) as rewards:
         scored = rewards.score(prompts, completions).scored

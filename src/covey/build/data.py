@@ -160,13 +160,13 @@ def reward_set(
     return build_reward_set(named, context=context, weights=chosen.reward_weights, plugins=plugins, limits=limits)
 
 
-def difficulties(prompts: Sequence[Prompt]) -> list[float]:
+def difficulties(prompts: Sequence[Prompt], named: str | None) -> list[float]:
     """How hard each prompt is: its column ``difficulty``, or what the task says; UserError where neither says it."""
-    task = get_task("countdown")
+    task = task_of([prompt.columns for prompt in prompts], named)
     found: list[float] = []
     for prompt in prompts:
         own = prompt.columns.get("difficulty")
-        if own is None and {"nums", "target"} <= prompt.columns.keys():
+        if own is None and task is not None:
             own = task.difficulty(prompt.columns)
         if isinstance(own, bool) or not isinstance(own, int | float) or not math.isfinite(own):
             raise UserError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from covey.build.data import Rows
 from covey.build.objects import advantages_of, objective_of
 from covey.build.policy import Rewards, load_learner, open_job, parts_of, prepare, settings_of
@@ -12,7 +10,6 @@ from covey.build.steering import steering_of
 from covey.config import GRPOConfig
 from covey.runlog.display import Display
 from covey.trainers.grpo import GRPOSettings, grpo_step
-from covey.types import StepResult
 
 
 def run_grpo(
@@ -35,11 +32,6 @@ def run_grpo(
     job, start = open_job(config, "grpo", name, inputs, learner, states, resume, display)
     settings = GRPOSettings(settings_of(config, inputs.plan), advantages_of(config, inputs.score.weights))
     objective = objective_of(config, inputs.plan, config.contrast)
-    with inputs.score as score, training_stage(job) as stage:
+    with inputs.score, training_stage(job) as stage:
         parts = parts_of(config, inputs, learner, objective, steering, inputs.plan.total_steps, stage)
-
-        def advance(step: int) -> Iterator[StepResult]:
-            score.at(step, inputs.plan.total_steps)
-            return grpo_step(parts, settings, step)
-
-        return stage.run(advance, start)
+        return stage.run(lambda step: grpo_step(parts, settings, step), start)

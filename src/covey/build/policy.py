@@ -33,14 +33,14 @@ from covey.evals.accuracy import evaluate
 from covey.models.load import LoadedModel, load_model, load_tokenizer, save_model
 from covey.models.tokenizer import ChatTokenizer, tokenize_prompts
 from covey.plan.batch import BatchPlan, plan_batches
-from covey.rewards import RewardSet
+from covey.rewards import RewardSet, ScoredBatch
 from covey.rollout.base import RolloutEngine, Sampling
 from covey.rollout.torch_engine import TorchEngine
 from covey.runlog.display import Display
 from covey.runlog.writer import write_rollouts
 from covey.trainers.policy import PolicyParts, PolicySettings
 from covey.trainers.rollout import RolloutParts, RolloutSettings
-from covey.types import Prompt
+from covey.types import Completion, Prompt
 
 Rewards = Sequence[str | Callable[..., Any]]
 
@@ -184,12 +184,17 @@ def parts_of(
 ) -> PolicyParts:
     """The objects of a step, of which the policy takes ``steps``; also sets up the evaluations during training."""
     inputs.score.check = stage.stop.check
+
+    def score(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> ScoredBatch:
+        inputs.score.at(learner.engine.weight_version, inputs.plan.total_steps)
+        return inputs.score.score(prompts, completions)
+
     if inputs.held_out:
         stage.loop.eval_steps = config.eval.eval_steps
         stage.loop.evaluate = lambda step: eval_in_training(config, inputs, learner.engine, stage, step)
     return PolicyParts(
         rollout=RolloutParts(
-            inputs.prompts, learner.engine, inputs.score.score, learner.sampling, steering.rollouts, stage.note
+            inputs.prompts, learner.engine, score, learner.sampling, steering.rollouts, stage.note
         ),
         backend=learner.backend,
         objective=objective,

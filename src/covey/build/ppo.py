@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from covey.backends.local import LocalValueBackend
 from covey.build.data import Rows
 from covey.build.objects import adamw, objective_of
@@ -17,7 +15,6 @@ from covey.models.value import ValueModel
 from covey.runlog.display import Display
 from covey.trainers.ppo import CriticSettings, PPOParts, PPOSettings, ppo_step
 from covey.trainers.schedule import Schedule
-from covey.types import StepResult
 
 
 def run_ppo(
@@ -50,7 +47,7 @@ def run_ppo(
     states: dict[str, Stateful] = {"backend": learner.backend, "critic": critic, **steering.states}
     job, start = open_job(config, "ppo", name, inputs, learner, states, resume, display)
     settings = PPOSettings(settings_of(config, inputs.plan), critic_settings(config.critic))
-    with inputs.score as score, training_stage(job) as stage:
+    with inputs.score, training_stage(job) as stage:
         parts = PPOParts(
             policy=parts_of(
                 config, inputs, learner, objective_of(config, inputs.plan), steering, policy_steps, stage
@@ -58,12 +55,7 @@ def run_ppo(
             critic=critic,
             schedule=Schedule("constant", config.critic.critic_lr, 0, inputs.plan.total_steps),
         )
-
-        def advance(step: int) -> Iterator[StepResult]:
-            score.at(step, inputs.plan.total_steps)
-            return ppo_step(parts, settings, step)
-
-        return stage.run(advance, start)
+        return stage.run(lambda step: ppo_step(parts, settings, step), start)
 
 
 def critic_settings(config: CriticConfig) -> CriticSettings:

@@ -102,4 +102,4 @@ def source_of(config: PolicyConfig, prompts: list[Prompt], plan: BatchPlan) -> P
     if len(prompts) < len(sizes):
         raise UserError(f"--curriculum stages: {len(prompts)} prompts are too few for {len(sizes)} stages")
     longest = max(1, plan.num_rollouts // len(sizes))
-    return Stages(difficulties(prompts), sizes, wanted.curriculum_advance, longest, shuffle, seed)
+    return Stages(difficulties(prompts, config.data.task), sizes, wanted.curriculum_advance, longest, shuffle, seed)

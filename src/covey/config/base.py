@@ -7,7 +7,7 @@ is unique within a composition and is at once its flag (``--beta``), its config-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import Any, ClassVar, Self, get_type_hints
 
 from covey.config.values import coerce, near_match
@@ -28,6 +28,21 @@ class Section:
 
     def check(self) -> None:
         """Refuse values out of range (UserError)."""
+
+
+@dataclass(frozen=True)
+class TableSection(Section):
+    """Options made from a table (of losses, of rewards), all optional: None keeps what the table's line says."""
+
+    def given(self) -> dict[str, Any]:
+        """The options that are set."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def with_options(cls, name: str, types: Mapping[str, Any]) -> type:
+        """A section class of this kind with these options."""
+        optional = [(key, kind | None, None) for key, kind in types.items()]
+        return make_dataclass(name, optional, bases=(cls,), frozen=True)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from typing import Literal
 
 from covey.config.base import Section
 from covey.config.values import require
+from covey.control.ladder import Remedy
 from covey.errors import UserError
-
-Remedy = Literal["drop", "refill", "budget", "group_size", "temperature"]
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,21 @@ that is not given (None) keeps the default of the loss, which may differ from lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from covey.algo.advantages import ADVANTAGE_ESTIMATORS
 from covey.algo.kl import KL_ESTIMATORS
 from covey.algo.losses import LOSSES
 from covey.algo.weights import AGGREGATIONS
-from covey.config.base import Section
+from covey.config.base import TableSection
 from covey.config.values import without_none
 from covey.errors import UserError
 
 
 @dataclass(frozen=True)
-class LossSection(Section):
+class LossSection(TableSection):
     """What the generated section can do."""
-
-    def given(self) -> dict[str, Any]:
-        """The options that are set."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     def params_of(self, loss_type: str) -> Any:
         """The params of a loss, its defaults under the given options. UserError on a value the loss refuses."""
@@ -63,9 +59,7 @@ if TYPE_CHECKING:
     KLName = str
     AggregationName = str
 else:
-    LossConfig = make_dataclass(
-        "LossConfig", [(name, kind | None, None) for name, kind in _TYPES.items()], bases=(LossSection,), frozen=True
-    )
+    LossConfig = LossSection.with_options("LossConfig", _TYPES)
     LossName = Literal[tuple(LOSSES)]
     EstimatorName = Literal[tuple(ADVANTAGE_ESTIMATORS)]
     KLName = Literal[tuple(KL_ESTIMATORS)]

@@ -7,21 +7,17 @@ is not given (None) keeps the reward's own default.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from covey.config.base import Section
+from covey.config.base import TableSection
 from covey.config.values import without_none
 from covey.rewards import REWARDS, RewardContext
 
 
 @dataclass(frozen=True)
-class RewardOptionsSection(Section):
+class RewardOptionsSection(TableSection):
     """What the generated section can do."""
-
-    def given(self) -> dict[str, Any]:
-        """The options that are set."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     def check_for(self, rewards: Sequence[str], max_completion_length: int) -> None:
         """Refuse (UserError) options that a named reward can't work with, or lacks."""
@@ -59,9 +55,4 @@ _TYPES, REWARD_OPTION_HELP = _options()
 if TYPE_CHECKING:
     RewardOptionsConfig = RewardOptionsSection
 else:
-    RewardOptionsConfig = make_dataclass(
-        "RewardOptionsConfig",
-        [(name, kind | None, None) for name, kind in _TYPES.items()],
-        bases=(RewardOptionsSection,),
-        frozen=True,
-    )
+    RewardOptionsConfig = RewardOptionsSection.with_options("RewardOptionsConfig", _TYPES)

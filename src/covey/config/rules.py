@@ -40,8 +40,8 @@ def _read_by_its_rewards(option: str) -> ReadWhen:
     return ReadWhen((option,), lambda v: any(name in v["reward_funcs"] for name in rewards), known)
 
 
-def _read_by_control(name: str, options: tuple[str, ...]) -> tuple[ReadWhen, ...]:
-    return (ReadWhen(options, lambda v: v["kl_control"] == name, f"is read only with --kl_control {name}"),)
+def _read_by_control(name: str, *options: str) -> ReadWhen:
+    return ReadWhen(options, lambda v: v["kl_control"] == name, f"is read only with --kl_control {name}")
 
 
 RULES = (
@@ -50,8 +50,8 @@ RULES = (
         lambda v: v["beta"] > 0,
         "is read only with --beta above 0: with --beta 0 there is no KL term and no reference model",
     ),
-    *_read_by_control("threshold", ("kl_high", "kl_low", "beta_up", "beta_down")),
-    *_read_by_control("proportional", ("kl_target", "kl_horizon")),
+    _read_by_control("threshold", "kl_high", "kl_low", "beta_up", "beta_down"),
+    _read_by_control("proportional", "kl_target", "kl_horizon"),
     ReadWhen(
         ("beta_min", "beta_max"),
         lambda v: v["kl_control"] != "fixed",

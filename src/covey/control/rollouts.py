@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from covey.control.ladder import Ladder
@@ -160,22 +160,10 @@ class RolloutControl:
 
 def group_record(group: Group) -> dict[str, Any]:
     """A group as plain values, its prompt by id."""
-    return {
-        "prompt": group.prompt.id,
-        "members": [
-            {
-                "token_ids": list(m.completion.token_ids),
-                "logprobs": list(m.completion.logprobs),
-                "text": m.completion.text,
-                "finish_reason": m.completion.finish_reason,
-                "weight_version": m.completion.weight_version,
-                "temperature": m.completion.temperature,
-                "rewards": dict(m.rewards),
-                "total": m.total,
-            }
-            for m in group.members
-        ],
-    }
+    members = [
+        {"completion": asdict(m.completion), "rewards": dict(m.rewards), "total": m.total} for m in group.members
+    ]
+    return {"prompt": group.prompt.id, "members": members}
 
 
 def group_of(record: Mapping[str, Any], prompts: Mapping[str, Prompt]) -> Group:
@@ -183,11 +171,10 @@ def group_of(record: Mapping[str, Any], prompts: Mapping[str, Prompt]) -> Group:
     if record["prompt"] not in prompts:
         raise ValueError(f"a carried group answers the prompt {record['prompt']}, which is not in the data")
     members = []
-    for row in record["members"]:
-        row = dict(row)
-        rewards, total = row.pop("rewards"), row.pop("total")
-        completion = Completion(**{**row, "token_ids": tuple(row["token_ids"]), "logprobs": tuple(row["logprobs"])})
-        members.append(Scored(completion, rewards, total))
+    for member in record["members"]:
+        saved = member["completion"]
+        tuples = {name: tuple(saved[name]) for name in ("token_ids", "logprobs")}
+        members.append(Scored(Completion(**{**saved, **tuples}), member["rewards"], member["total"]))
     return Group(prompts[record["prompt"]], tuple(members))
 
 

@@ -22,10 +22,11 @@ from covey.rewards.plugin import load_plugin, unknown_reward
 from covey.rewards.workers import Call, Failure, WorkerPool
 from covey.tasks import get_task
 from covey.tasks.base import Probe
+from covey.tasks.countdown import DEFAULT_TEMPLATE
 from covey.tasks.countdown_generator import CountdownSpec, Problem, sample_problems
 from covey.tasks.countdown_probes import countdown_probes, countdown_samples
 from covey.tasks.dataset import check_rows, read_table
-from covey.types import Completion, Message, Prompt
+from covey.types import Completion, Prompt
 
 SLOW_S = 1.0
 """Seconds for one completion that are worth a finding."""
@@ -106,7 +107,7 @@ def _problems(dataset: str, seed: int) -> list[Problem]:
     if dataset == "countdown":
         return sample_problems(CountdownSpec(), "train", MAX_SAMPLES, seed)
     task = get_task("countdown")
-    rows, _ = check_rows(read_table(dataset, seed=seed), lambda row: task.validate_row(row))
+    rows, _ = check_rows(read_table(dataset, seed=seed), task.validate_row)
     normal = [task.normalize_row(row.values) for row in rows[:MAX_SAMPLES]]
     return [Problem(tuple(row["nums"]), row["target"]) for row in normal]
 
@@ -117,7 +118,7 @@ class _Trial:
     def __init__(self, function: RewardFunction, probes: Sequence[Probe], timeout_s: float) -> None:
         self.function = function
         self._prompts = [
-            Prompt(f"probe:{k}", (Message(role="user", content=_question(probe)),), probe.columns)
+            Prompt(f"probe:{k}", DEFAULT_TEMPLATE.render(probe.columns), probe.columns)
             for k, probe in enumerate(probes)
         ]
         self._completions = [_completion(probe.text) for probe in probes]
@@ -156,10 +157,6 @@ class _Trial:
         return [result] * len(rows) if isinstance(result, Failure) else list(result)
 
 
-def _question(probe: Probe) -> str:
-    return f"{probe.columns['target']} from {', '.join(map(str, probe.columns['nums']))}"
-
-
 def _completion(text: str) -> Completion:
     return Completion(tuple(range(len(text) // 4 + 1)), (), text, "stop")
 
@@ -169,7 +166,7 @@ def _findings(trial: _Trial, probes: Sequence[Probe]) -> tuple[list[Finding], bo
     findings: list[Finding] = []
     for probe, score, spent in zip(probes, alone, seconds, strict=True):
         if isinstance(score, Failure):
-            findings.append(Finding(_KINDS.get(score.kind, score.kind), probe.name, _last_line(score)))
+            findings.append(Finding(_KINDS.get(score.kind, score.kind), probe.name, score.last_line))
         elif score is not None and not math.isfinite(score):
             findings.append(Finding("not a number", probe.name, f"returned {score}"))
         elif spent > SLOW_S:
@@ -223,7 +220,7 @@ def _unsteady(trial: _Trial, probes: Sequence[Probe], alone: Sequence[Score]) ->
     for kind, (one, other) in trials.items():
         failed = next((score for score in other if isinstance(score, Failure)), None)
         if failed is not None:
-            return [Finding(f"{_KINDS.get(failed.kind, failed.kind)} in a batch", "all", _last_line(failed))]
+            return [Finding(f"{_KINDS.get(failed.kind, failed.kind)} in a batch", "all", failed.last_line)]
         changed = [k for k, (a, b) in enumerate(zip(one, other, strict=True)) if not _same(a, b)]
         if changed:  # a reward that rolls dice depends on everything: the first kind says it
             return [Finding(kind, probes[rows[k]].name, f"{one[k]}, then {other[k]}") for k in changed]
@@ -239,7 +236,3 @@ def _same(a: Score, b: Score) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6) or (math.isnan(a) and math.isnan(b))
     return a is b
-
-
-def _last_line(failure: Failure) -> str:
-    return failure.text.splitlines()[-1]

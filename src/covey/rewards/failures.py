@@ -43,8 +43,8 @@ class FailureGuard:
                 f"{headline(self._name, result)} on {MAX_BATCHES} batches in a row. Row by row it may mean something"
                 f" else (a rank, a mean over the batch), so the run stops:\n{result.text}"
             )
-        last_line = result.text.splitlines()[-1]
-        _LOG.warning("rewards: %s on a whole batch; asking it one by one: %s", headline(self._name, result), last_line)
+        told = headline(self._name, result)
+        _LOG.warning("rewards: %s on a whole batch; asking it one by one: %s", told, result.last_line)
         return True
 
     def completions(self, results: Sequence[object]) -> list[Failure]:
@@ -111,5 +111,5 @@ def headline(name: str, failure: Failure) -> str:
 
 def _described(name: str, failures: Sequence[Failure], rows: int) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(failure.kind for failure in failures).items())
-    last_line = failures[0].text.splitlines()[-1]
-    return f"{name} failed on {len(failures)} of {rows} completions ({kinds}), which get no score of it: {last_line}"
+    why = failures[0].last_line
+    return f"{name} failed on {len(failures)} of {rows} completions ({kinds}), which get no score of it: {why}"

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 from covey.rewards.failures import FailureGuard, Hopeless, unpicklable
-from covey.rewards.functions import InvalidResult, RewardError, RewardFunction, with_prefix
-from covey.rewards.workers import Call, Failure, Unpicklable, WorkerPool
+from covey.rewards.functions import InvalidResult, RewardFunction, with_prefix
+from covey.rewards.workers import Call, Failure, Unpicklable, WorkerPool, attempt
 from covey.types import Completion, Prompt, Scored
 
 _LOG = logging.getLogger("covey.rewards")
@@ -196,15 +195,9 @@ class RewardSet:
 def _called(function: RewardFunction, arguments: tuple[Any, ...]) -> Any | Failure:
     """A call in this process, with the outcome that it would have in a worker."""
     try:
-        return function.scores(*arguments)
-    except InvalidResult:
-        raise
-    except RewardError as error:
-        return Failure("error", str(error))
+        return attempt(lambda: function.scores(*arguments))
     except SystemExit as error:
         return Failure("died", f"it called sys.exit({error.code})")
-    except Exception:
-        return Failure("error", traceback.format_exc().rstrip())
 
 
 def _finite(score: float | None) -> float | Failure | None:

@@ -41,6 +41,11 @@ class Failure:
     text: str
     """For the user: the traceback, what is wrong with the result, or what happened."""
 
+    @property
+    def last_line(self) -> str:
+        """Of a traceback, the exception."""
+        return self.text.splitlines()[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -270,12 +275,21 @@ def _work(connection: Connection, functions: Sequence[Callable[..., Any]]) -> No
 
 
 def _result(message: bytes, functions: Sequence[Callable[..., Any]]) -> bytes:
-    try:
+    def answer() -> bytes:
         number, arguments = pickle.loads(message)
         return pickle.dumps(functions[number](*arguments))
+
+    result = attempt(answer)
+    return pickle.dumps(result) if isinstance(result, Failure) else result
+
+
+def attempt(call: Callable[[], Any]) -> Any | Failure:
+    """What a call gives, or how it failed."""
+    try:
+        return call()
     except InvalidResult as error:
-        return pickle.dumps(Failure("invalid", str(error)))
+        return Failure("invalid", str(error))
     except RewardError as error:
-        return pickle.dumps(Failure("error", str(error)))
+        return Failure("error", str(error))
     except Exception:
-        return pickle.dumps(Failure("error", traceback.format_exc().rstrip()))
+        return Failure("error", traceback.format_exc().rstrip())

@@ -93,6 +93,11 @@ class Probe:
     why: str
 
 
+def think_and_answer(thought: str, answer: str) -> str:
+    """A completion in the form that the reward ``format`` wants."""
+    return f"{THINK_OPEN}{thought}{THINK_CLOSE}\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
+
+
 def extract_answer(text: str) -> str | None:
     """Return the inside of the one answer block that follows the last closing think tag, or None.
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from covey.tasks.base import Probe
+from covey.tasks.base import Probe, think_and_answer
 from covey.tasks.countdown_expr import is_correct
 from covey.tasks.countdown_generator import Problem, random_expression
 from covey.tasks.countdown_solver import solve, tree_text
@@ -73,7 +73,7 @@ BOMBS = (
 
 def well_formed(answer: str) -> str:
     """The answer in the task's form, behind a short thought."""
-    return f"<think>Let me try.\nThis one.</think>\n<answer>{answer}</answer>"
+    return think_and_answer("Let me try.\nThis one.", answer)
 
 
 def countdown_probes(marker: Path) -> list[Probe]:

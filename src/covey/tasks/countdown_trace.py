@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from covey.tasks.base import ANSWER_CLOSE, ANSWER_OPEN, THINK_CLOSE, THINK_OPEN
+from covey.tasks.base import think_and_answer
 from covey.tasks.countdown_generator import Problem, random_expression
 from covey.tasks.countdown_solver import solve
 
@@ -72,7 +72,7 @@ def search_lines(nums: Sequence[int], target: int) -> Iterator[tuple[str, str, b
 def worked_solution(nums: Sequence[int], target: int) -> str | None:
     """The completion a warm start learns from, or None if the search does not reach the target."""
     lines, tried, hit = _search(nums, target)
-    return _completion("\n".join(lines), tried) if hit else None
+    return think_and_answer("\n".join(lines), tried) if hit else None
 
 
 def exhausted_search(nums: Sequence[int], target: int) -> str | None:
@@ -81,22 +81,18 @@ def exhausted_search(nums: Sequence[int], target: int) -> str | None:
     A model that slips passes over the hit. Unless it has seen a search come to its end it then goes on for ever.
     """
     lines, tried, hit = _search(nums, target)
-    return None if hit else _completion("\n".join(lines), tried)
+    return None if hit else think_and_answer("\n".join(lines), tried)
 
 
 def guess(problem: Problem, rng: random.Random) -> str:
     """An answer given at once, without a thought: a random expression, well-formed and nearly always wrong."""
-    return _completion("", random_expression(problem, rng))
+    return think_and_answer("", random_expression(problem, rng))
 
 
 def _search(nums: Sequence[int], target: int) -> tuple[list[str], str, bool]:
     found = list(search_lines(nums, target))
     _, tried, hit = found[-1]
     return [line for line, _, _ in found], tried, hit
-
-
-def _completion(thought: str, answer: str) -> str:
-    return f"{THINK_OPEN}{thought}{THINK_CLOSE}\n{ANSWER_OPEN}{answer}{ANSWER_CLOSE}"
 
 
 @dataclass(frozen=True, slots=True)
